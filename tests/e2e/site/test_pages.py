@@ -244,7 +244,7 @@ def test_chosen_theme_is_kept(themed: Page) -> None:
 def test_leaving_page_closes_its_event_stream(themed: Page) -> None:
     themed.goto("/")
     expect(themed.get_by_role("status").filter(has_text="Live")).to_be_visible()
-    themed.get_by_role("link", name="Settings").click()
+    themed.get_by_role("link", name="Settings", exact=True).click()
 
     expect(themed.get_by_role("heading", name="Settings", level=1)).to_be_visible()
     expect(themed.get_by_role("status").filter(has_text="Live")).to_have_count(0)

@@ -79,6 +79,7 @@ METHOD = Method(
 import math
 
 from studio.methods.toy import CONFIDENCE, METHOD
+from studio.training.data.tokenisation import tokenise
 from studio.training.monitoring import early_stopping
 from studio.training.next_token import NextTokenTrainer, build_arguments
 
