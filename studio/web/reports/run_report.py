@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from markupsafe import Markup
 from pydantic import ValidationError
 from sqlmodel import Session
 
@@ -125,7 +126,7 @@ def list_changed_settings(run: Run) -> list[ChangedSetting]:
     ]
 
 
-def draw_charts(db: Session, run: Run) -> list[str]:
+def draw_charts(db: Session, run: Run) -> list[Markup]:
     """Draw the charts of a run's page that have values, as SVG."""
     run_id = run.id or 0
     reported = metrics.list_keys(db, [run_id])
@@ -136,7 +137,7 @@ def draw_charts(db: Session, run: Run) -> list[str]:
     return [_draw_plot(plot, run_id, curves, f"chart-{at}") for at, plot in enumerate(plots)]
 
 
-def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> str:
+def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> Markup:
     lines = [
         ChartLine(
             series=series,
@@ -155,7 +156,7 @@ def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> str:
         name=name,
         size=ChartSize(width=CHART_WIDTH, height=CHART_HEIGHT),
     )
-    return svg_chart.render_svg(curves.x, lines, options)
+    return svg_chart.to_markup(svg_chart.render_svg(curves.x, lines, options))
 
 
 def _best_point(key: str, x: Sequence[float], series: Series) -> tuple[float, float] | None:
