@@ -25,6 +25,8 @@ COLOURS = (
 INK, SOFT_INK, GRID, BAD = "#1d2127", "#4b525c", "#e2e4e8", "#b3192b"
 DASHES = ("", "6 3", "2 2", "8 3 2 3")
 TARGET_TICKS = 6
+LARGEST = 1e290
+"""Axes end here: near the limits of a float, margins and ticks would overflow."""
 MIN_TICK_DISTANCE = (80, 36)
 """Pixels between labels side by side, and one above the other."""
 MAX_BANDS = 4
@@ -206,6 +208,8 @@ def _scales(x: Sequence[float], lines: Sequence[ChartLine], options: ChartOption
 
 
 def _scale(low: float, high: float, start: float, end: float, *, is_log: bool) -> Scale:
+    smallest = 1 / LARGEST if is_log else -LARGEST
+    low, high = (min(max(limit, smallest), LARGEST) for limit in (low, high))
     if high - low < MIN_RANGE:
         # Relative for large values, which an absolute margin would not change.
         margin = max(0.5, abs(low) * 1e-3)
@@ -218,7 +222,8 @@ def _scale(low: float, high: float, start: float, end: float, *, is_log: bool) -
 def _value_range(values: Sequence[float]) -> tuple[float, float]:
     if not values:
         return 1.0, 2.0
-    return max(-MAX_VALUE, min(values)), min(MAX_VALUE, max(values))
+    low, high = (min(max(limit, -MAX_VALUE), MAX_VALUE) for limit in (min(values), max(values)))
+    return low, high
 
 
 def _axes(x_scale: Scale, y_scale: Scale, options: ChartOptions) -> Iterator[str]:
