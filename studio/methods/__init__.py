@@ -57,6 +57,11 @@ def readers(kind: str) -> list[Method]:
     return sorted(fitting, key=lambda method: list[str](method.trains_on).index(kind))
 
 
+def count_sequences(recipe: "AnyRecipe", rows: int) -> int:
+    """Return how many sequences the model reads for a number of rows."""
+    return rows * METHODS[recipe.method].sequences_per_row
+
+
 def direction(key: str) -> Direction:
     """Return the better direction of a metric, or empty if it has none or is unknown."""
     spec = METRICS.get(key)

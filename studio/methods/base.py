@@ -47,3 +47,28 @@ class Method:
     def objective(self) -> MetricSpec:
         """The metric that picks the best weights, ends runs early and guides sweeps."""
         return self.metrics.objective
+
+
+def lora_preset(**values: Any) -> Preset:  # noqa: ANN401 -- settings of a recipe
+    """Return the preset of an adapter; `values` are merged over the method's defaults."""
+    return Preset(
+        name="lora",
+        title="Balanced LoRA",
+        summary="A small adapter on any model: the best default for one GPU.",
+        values={"base_model": "starter", **values},
+    )
+
+
+def full_preset(learning_rate: float, **values: Any) -> Preset:  # noqa: ANN401 -- settings of a recipe
+    """Return the preset of a full fine-tune, which needs smaller steps than an adapter."""
+    return Preset(
+        name="full",
+        title="Full fine-tune",
+        summary="Trains every weight: learns the most, needs the most memory.",
+        values={
+            "base_model": "starter",
+            **values,
+            "optimisation": {"learning_rate": learning_rate},
+            "adapter": {"kind": "full"},
+        },
+    )

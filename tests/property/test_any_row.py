@@ -20,9 +20,9 @@ from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.row_formats.row_builder import build_row, encode_row
 from studio.intake.row_formats.schema import (
     MESSAGE_ROLES,
-    SFTExample,
+    TrainingExample,
     UnusableRowError,
-    to_sft_example,
+    to_training_example,
 )
 
 KEYS = (
@@ -79,7 +79,7 @@ def test_any_values_build_encodable_row_or_are_rejected(
     with suppress(UnusableRowError):
         made = build_row(mapping, row)
         assert json.loads(encode_row(made)) == made
-        assert isinstance(to_sft_example(made), SFTExample | None)
+        assert isinstance(to_training_example(made), TrainingExample | None)
 
 
 @given(st.lists(rows, min_size=1, max_size=6))

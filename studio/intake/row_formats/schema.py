@@ -1,4 +1,4 @@
-"""The schema of canonical rows, of four kinds, and the SFT examples they become."""
+"""The schema of canonical rows, of four kinds, and the training examples they become."""
 
 import json
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ MESSAGE_ROLES: dict[str, MessageRole] = {
 class ToolFunction(TypedDict):
     name: str
     arguments: str
-    """A JSON object as text, as in OpenAI's format. `to_sft_example` makes it an object."""
+    """A JSON object as text, as in OpenAI's format. `to_training_example` makes it an object."""
 
 
 class ToolCall(TypedDict):
@@ -135,8 +135,8 @@ def _is_empty_answer(turn: Turn) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SFTExample:
-    """The SFT example of a row: either turns or a text."""
+class TrainingExample:
+    """What a row teaches: either turns or a text."""
 
     messages: list[Turn] = field(default_factory=list)
     """Every assistant turn is trained on unless its weight is 0. Tool call arguments are objects
@@ -145,17 +145,17 @@ class SFTExample:
     text: str = ""
     """Every token of it is trained on."""
     rejected: list[Turn] = field(default_factory=list)
-    """The worse answer of a preference; not used by sft."""
+    """The worse answer of a preference."""
 
 
-def to_sft_example(row: Mapping[str, Any]) -> SFTExample | None:
-    """Return the SFT example of a canonical row, or None if its answer is rated bad."""
+def to_training_example(row: Mapping[str, Any]) -> TrainingExample | None:
+    """Return what a canonical row teaches, or None if its answer is rated bad."""
     if "text" in row:
-        return SFTExample(text=row["text"])
+        return TrainingExample(text=row["text"])
     if row.get("label") is False:
         return None
     turns = [*row["messages"], *row.get("chosen", [])]
-    return SFTExample(
+    return TrainingExample(
         messages=[_to_template_turn(turn) for turn in turns],
         tools=row.get("tools", []),
         rejected=[_to_template_turn(turn) for turn in row.get("rejected", [])],

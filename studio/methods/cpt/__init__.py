@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
 
-from studio.methods.base import Method, Preset
+from studio.methods.base import Method, full_preset, lora_preset
 from studio.metrics import EVAL_LOSS, NEXT_TOKEN, MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict, Recipe
 from studio.recipe.fields import FieldSpec
@@ -87,21 +87,7 @@ METHOD = Method(
     metrics=MethodMetrics((*NEXT_TOKEN.own, PERPLEXITY), objective=EVAL_LOSS),
     trains_on={"text": "Every token of a text is trained on, so the model continues text like it."},
     presets=(
-        Preset(
-            name="lora",
-            title="Balanced LoRA",
-            summary="A small adapter on any model: the best default for one GPU.",
-            values={"base_model": "starter"},
-        ),
-        Preset(
-            name="full",
-            title="Full fine-tune",
-            summary="Trains every weight: learns the most, needs the most memory.",
-            values={
-                "base_model": "starter",
-                "optimisation": {"learning_rate": 1e-5},
-                "adapter": {"kind": "full"},
-            },
-        ),
+        lora_preset(),
+        full_preset(1e-5),
     ),
 )

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from studio.methods.base import Method, Preset
+from studio.methods.base import Method, full_preset, lora_preset
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict, Recipe
 from studio.recipe.fields import FieldSpec, Section
@@ -36,6 +36,8 @@ REFERENCE_FREE: frozenset[LossName] = frozenset({"simpo", "cpo", "orpo"})
 
 _NEEDS_SMOOTHING = "exo_pair"
 _MAX_ROBUST_SMOOTHING = 0.5
+_PRECOMPUTES_FROM = 2
+"""From this many epochs on, scoring all answers once takes less time than at every step."""
 
 
 class Preference(Section):
@@ -135,7 +137,9 @@ class DPORecipe(Recipe):
             return False
         if self.preference.reference != "automatic":
             return self.preference.reference == "precomputed"
-        return self.adapter.kind == "full" or self.optimisation.num_train_epochs >= 2  # noqa: PLR2004 -- from then on it is faster
+        return (
+            self.adapter.kind == "full" or self.optimisation.num_train_epochs >= _PRECOMPUTES_FROM
+        )
 
     def own_conflicts(self) -> Iterator[Conflict]:
         yield from _loss_conflicts(self.preference)
@@ -267,22 +271,8 @@ METHOD = Method(
         "between them are not used."
     },
     presets=(
-        Preset(
-            name="lora",
-            title="Balanced LoRA",
-            summary="A small adapter on any model: the best default for one GPU.",
-            values={"base_model": "starter"},
-        ),
-        Preset(
-            name="full",
-            title="Full fine-tune",
-            summary="Trains every weight: learns the most, needs the most memory.",
-            values={
-                "base_model": "starter",
-                "optimisation": {"learning_rate": 5e-7},
-                "adapter": {"kind": "full"},
-            },
-        ),
+        lora_preset(),
+        full_preset(5e-7),
     ),
     sequences_per_row=2,
 )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from studio import metrics
 from studio.intake.mapping import ShapeName
-from studio.methods.base import Method, Preset
+from studio.methods.base import Method, Preset, full_preset, lora_preset
 from studio.recipe.base import Recipe
 
 
@@ -61,23 +61,8 @@ METHOD = Method(
                 "samples": {"prompts": 6, "between": 3, "max_new_tokens": 24},
             },
         ),
-        Preset(
-            name="lora",
-            title="Balanced LoRA",
-            summary="A small adapter on any model: the best default for one GPU.",
-            values={"base_model": "starter", "dataset": "starter"},
-        ),
-        Preset(
-            name="full",
-            title="Full fine-tune",
-            summary="Trains every weight: learns the most, needs the most memory.",
-            values={
-                "base_model": "starter",
-                "dataset": "starter",
-                "optimisation": {"learning_rate": 2e-5},
-                "adapter": {"kind": "full"},
-            },
-        ),
+        lora_preset(dataset="starter"),
+        full_preset(2e-5, dataset="starter"),
         Preset(
             name="study",
             title="Precision study",

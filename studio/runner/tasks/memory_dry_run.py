@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from torch._subclasses import fake_tensor
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as upstream_logging
 
 from studio.errors import InvalidError
-from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
+from studio.methods import RECIPE_ADAPTER, AnyRecipe, count_sequences
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import ReportProgress
@@ -58,7 +59,7 @@ def measure(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> 
             method.tokenise,
         )
         report("simulating a step", 0.6)
-        bytes_by_part = dry_run.simulate_steps(_build_plan(recipe, job), mode)
+        bytes_by_part = dry_run.simulate_steps(_build_plan(recipe, job, method), mode)
     except _DATA_DEPENDENT_ERRORS as error:
         raise InvalidError(
             "A dry run cannot simulate this model: its control flow depends on computed values.",
@@ -80,18 +81,15 @@ def _make_fake_model(mode: fake_tensor.FakeTensorMode, *arguments: Any) -> PreTr
         return dry_run.make_fake_model(*arguments)
 
 
-def _build_plan(recipe: AnyRecipe, job: TrainingJob) -> DryRunPlan:
-    method = import_module(f"studio.methods.{recipe.method}.trainer")
+def _build_plan(recipe: AnyRecipe, job: TrainingJob, method: ModuleType) -> DryRunPlan:
     # The trainer converts its data to tensors, and no simulated step reads them.
     bare = replace(job, train=_first_example(job.train), validation=_first_example(job.validation))
-    sequences = METHODS[recipe.method].sequences_per_row
+    largest = partial(_largest_batch, recipe)
     return DryRunPlan(
         build=partial(method.build, recipe, bare),
         mode=job.mode,
-        train=_largest_batch(job.train, recipe.optimisation.per_device_train_batch_size, sequences),
-        validate=_largest_batch(
-            job.validation, recipe.evaluation.per_device_eval_batch_size, sequences
-        ),
+        train=largest(job.train, recipe.optimisation.per_device_train_batch_size),
+        validate=largest(job.validation, recipe.evaluation.per_device_eval_batch_size),
     )
 
 
@@ -100,10 +98,10 @@ def _first_example(examples: Examples) -> Examples:
     return replace(examples, data=examples.data.select([0]), rows=examples.rows[:1], packs=packs)
 
 
-def _largest_batch(examples: Examples, size: int, sequences: int) -> BatchShape:
+def _largest_batch(recipe: AnyRecipe, examples: Examples, size: int) -> BatchShape:
     """Return the largest possible batch: every sequence has the maximal length and answer."""
     is_packed = examples.packs is not None
-    count = min(size, examples.count) * sequences
+    count = count_sequences(recipe, min(size, examples.count))
     return BatchShape(count, examples.longest, examples.longest_answer, is_packed)
 
 

@@ -18,7 +18,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import detect
-from studio.methods import METHODS, AnyRecipe
+from studio.methods import AnyRecipe, count_sequences
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import (
@@ -339,10 +339,12 @@ def _overhead_bytes() -> int:
 def _batch_shape(recipe: AnyRecipe, lengths: TokenLengths | None) -> BatchShape:
     if lengths is None:
         return memory.batch_shape(recipe, {})
-    batch = min(recipe.optimisation.per_device_train_batch_size, lengths.examples)
-    batch *= METHODS[recipe.method].sequences_per_row
-    rows = (lengths.rows, lengths.row_tokens)
-    return BatchShape(batch, lengths.longest, lengths.answer, *rows, is_packed=recipe.data.packing)
+    rows = min(recipe.optimisation.per_device_train_batch_size, lengths.examples)
+    batch = count_sequences(recipe, rows)
+    row_stats = (lengths.rows, lengths.row_tokens)
+    return BatchShape(
+        batch, lengths.longest, lengths.answer, *row_stats, is_packed=recipe.data.packing
+    )
 
 
 def _relative_error(estimated: float | None, measured: float | None) -> float | None:

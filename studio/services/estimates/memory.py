@@ -25,7 +25,7 @@ from sqlmodel import Session
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
-from studio.methods import METHODS, AnyRecipe
+from studio.methods import AnyRecipe, count_sequences
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.sections import Lora
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
@@ -158,8 +158,7 @@ def batch_shape(recipe: AnyRecipe, resolved: Mapping[str, Any]) -> BatchShape:
         resolved.get("train_tokens", 0) / max(rows, 1),
         resolved.get("validation_rows", 0),
     )
-    batch = min(batch, resolved.get("train_examples") or batch)
-    batch *= METHODS[recipe.method].sequences_per_row
+    batch = count_sequences(recipe, min(batch, resolved.get("train_examples") or batch))
     answer_length = resolved.get("longest_answer") or length
     return BatchShape(batch, length, answer_length, *row_stats, is_packed=recipe.data.packing)
 
@@ -294,8 +293,7 @@ def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBrea
 def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Return the memory of validating a batch: one layer's work and one tile of logits."""
     batch = step.recipe.evaluation.per_device_eval_batch_size
-    batch = min(batch, step.load.validation_examples or batch)
-    batch *= METHODS[step.recipe.method].sequences_per_row
+    batch = count_sequences(step.recipe, min(batch, step.load.validation_examples or batch))
     tokens, shape = batch * step.load.length, step.shape
     rows = min(batch * step.load.answer_tokens, _TILE_ROWS)
     columns = min(shape.vocab_size, _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS)

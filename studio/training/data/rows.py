@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.schema import to_sft_example
+from studio.intake.row_formats.schema import to_training_example
 from studio.intake.rows.validation_rows import validation_indices
 
 Message = Mapping[str, Any]
@@ -85,7 +85,7 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow | Non
     """
     if problem := _find_problem(canonical):
         raise ValueError(problem)
-    example = to_sft_example(canonical)
+    example = to_training_example(canonical)
     if example is None:
         return None
     return TrainingRow(

@@ -24,7 +24,7 @@ from studio.intake.files.limits import Limits
 from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, Split
 from studio.intake.raw_rows import RawRow
 from studio.intake.readers.option_detection import TEXT_FORMATS, detect_options
-from studio.intake.row_formats.schema import to_sft_example
+from studio.intake.row_formats.schema import to_training_example
 from studio.methods import readers
 from studio.methods.base import Method
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
@@ -103,7 +103,7 @@ def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Map
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
         uses=method_uses(mapping),
         rejected=sum(
-            row.row is not None and to_sft_example(row.row) is None for row in usable_rows
+            row.row is not None and to_training_example(row.row) is None for row in usable_rows
         ),
     )
 

@@ -3,7 +3,7 @@
 import pytest
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.schema import to_sft_example
+from studio.intake.row_formats.schema import to_training_example
 from studio.training.data import chat_templates, tokenisation
 from studio.training.data.rows import Message, TrainingRow
 from tests.training import tiny
@@ -98,7 +98,7 @@ def test_stop_token_is_end_of_turn_token() -> None:
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
 def test_reasoning_is_trained_on_when_template_renders_it(key: str) -> None:
     answer = {"role": "assistant", "content": "3", "reasoning_content": "One more than 2."}
-    found = to_sft_example({"messages": [{"role": "user", "content": "1 + 2?"}, answer]})
+    found = to_training_example({"messages": [{"role": "user", "content": "1 + 2?"}, answer]})
     assert found is not None
     reader = tiny.tokenizer(REASONING.replace("KEY", key))
     chat_templates.set_chat_template(reader, "model")

@@ -8,7 +8,7 @@ import pytest
 import trl
 
 from studio.errors import TrainingError
-from studio.intake.row_formats.schema import to_sft_example
+from studio.intake.row_formats.schema import to_training_example
 from studio.training.data import chat_templates, tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import TrainingRow
@@ -32,7 +32,7 @@ TALK: list[dict[str, Any]] = [
 
 
 def row(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> TrainingRow:
-    told = to_sft_example({"messages": messages, "tools": tools or []})
+    told = to_training_example({"messages": messages, "tools": tools or []})
     assert told is not None
     return TrainingRow(messages=told.messages, tools=told.tools, number=7)
 

@@ -10,13 +10,18 @@ from studio.intake.detection.row_shapes import detect_mapping
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import ProblemCode
 from studio.intake.row_formats.row_builder import build_row
-from studio.intake.row_formats.schema import SFTExample, UnusableRowError, make_turn, to_sft_example
+from studio.intake.row_formats.schema import (
+    TrainingExample,
+    UnusableRowError,
+    make_turn,
+    to_training_example,
+)
 
 USER = make_turn("user", "Hi")
 GOOD = make_turn("assistant", "Hello!")
 BAD = {"role": "assistant", "content": "What?"}
 TOOLS = [{"type": "function", "function": {"name": "greet"}}]
-LESSON = SFTExample(messages=[USER, GOOD])
+LESSON = TrainingExample(messages=[USER, GOOD])
 PREFERENCE: dict[str, Any] = {"messages": [USER], "chosen": [GOOD], "rejected": [BAD]}
 
 
@@ -154,13 +159,13 @@ def test_unknown_label_is_rejected_unless_mapped() -> None:
         (PREFERENCE, replace(LESSON, rejected=PREFERENCE["rejected"])),
         ({"messages": [USER, GOOD], "label": True}, LESSON),
         ({"messages": [USER, GOOD], "label": False}, None),
-        ({"text": "Once"}, SFTExample(text="Once")),
+        ({"text": "Once"}, TrainingExample(text="Once")),
     ],
 )
-def test_sft_example_uses_chosen_or_good_answer_or_text(
-    row: dict[str, Any], taught: SFTExample | None
+def test_training_example_uses_chosen_or_good_answer_or_text(
+    row: dict[str, Any], taught: TrainingExample | None
 ) -> None:
-    assert to_sft_example(row) == taught
+    assert to_training_example(row) == taught
 
 
 def mapping(shape: ShapeName, row: dict[str, Any]) -> Mapping:

@@ -8,7 +8,7 @@ import pytest
 from studio.intake.mapping import Mapping
 from studio.intake.problems import ProblemCode
 from studio.intake.row_formats.row_builder import build_row
-from studio.intake.row_formats.schema import ConversationRow, UnusableRowError, to_sft_example
+from studio.intake.row_formats.schema import ConversationRow, UnusableRowError, to_training_example
 
 ASKED = {"role": "user", "content": "How warm is it in Bonn?"}
 ANSWERED = {"role": "assistant", "content": "19 degrees."}
@@ -120,10 +120,10 @@ def test_invalid_tools_are_rejected(tools: Any) -> None:  # noqa: ANN401 -- what
     assert refused.value.code == ProblemCode.BAD_TOOLS
 
 
-def test_sft_example_parses_tool_call_arguments() -> None:
+def test_training_example_parses_tool_call_arguments() -> None:
     row = read(OPENAI, messages=[ASKED, {"role": "assistant", "tool_calls": [CALL]}])
 
-    taught = to_sft_example(row)
+    taught = to_training_example(row)
 
     assert taught is not None
     arguments: Any = taught.messages[1]["tool_calls"][0]["function"]["arguments"]
