@@ -33,6 +33,11 @@ class Recipe(Section):
     card_tags: ClassVar[tuple[str, ...]] = ()
     """Tags of the model card, besides the name of the method."""
 
+    reads_bad_answers: ClassVar[bool] = False
+    """Whether answers that are rated bad are read, too."""
+    has_expected_answers: ClassVar[bool] = True
+    """Whether sample answers can be right or wrong: whether they should equal those of the data."""
+
     version: Literal[1] = VERSION
 
     base_model: Annotated[str, Field(min_length=1, max_length=1000), FieldSpec("Base model")]

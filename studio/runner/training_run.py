@@ -210,9 +210,14 @@ class TrainingRun:
         if not settings.prompts:
             return []
         self.set_phase("answering")
-        chosen = self.job.validation.rows[: settings.prompts]
+        # A row may have become several examples.
+        rows = {row.number: row for row in self.job.validation.rows}
         sampler = AnswerSampler(
-            chosen, self.job.template, self.job.tokenizer, settings.max_new_tokens
+            list(rows.values())[: settings.prompts],
+            self.job.template,
+            self.job.tokenizer,
+            settings.max_new_tokens,
+            has_expected=self.recipe.has_expected_answers,
         )
         step = self.trainer.state.global_step
         with keep_forward_wrappers(self.trainer.model), self._answer_autocast():

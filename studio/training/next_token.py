@@ -116,11 +116,14 @@ class NextTokenTrainer(
         self._losses.add(loss, trained, outputs.is_top1.sum(), tokens.sum())
         count = trained if num_items_in_batch is None else num_items_in_batch
         mean: Tensor = loss / count.clamp(min=1)
-        if outputs.aux_loss is not None and self.model.training:
-            # A mixture of experts adds a load-balancing loss once per micro-batch.
-            share = self.router_aux_loss_coef / self.current_gradient_accumulation_steps
-            mean = mean + share * outputs.aux_loss
-        return mean
+        return self.add_aux_loss(mean, outputs.aux_loss)
+
+    def add_aux_loss(self, mean: Tensor, aux_loss: Tensor | None) -> Tensor:
+        """Add the load-balancing loss of a mixture of experts, once per micro-batch."""
+        if aux_loss is None or not self.model.training:
+            return mean
+        share: float = self.router_aux_loss_coef / self.current_gradient_accumulation_steps
+        return mean + share * aux_loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from studio.methods.base import Method, full_preset, lora_preset
+from studio.methods.reference import ReferenceRecipe, ReferenceScores
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
-from studio.recipe.base import Conflict, Recipe
+from studio.recipe.base import Conflict
 from studio.recipe.fields import FieldSpec, Section
-from studio.recipe.sections import Epochs, LearningRate, Optimisation
 
 LossName = Literal[
     "sigmoid",
@@ -36,8 +36,6 @@ REFERENCE_FREE: frozenset[LossName] = frozenset({"simpo", "cpo", "orpo"})
 
 _NEEDS_SMOOTHING = "exo_pair"
 _MAX_ROBUST_SMOOTHING = 0.5
-_PRECOMPUTES_FROM = 2
-"""From this many epochs on, scoring all answers once takes less time than at every step."""
 
 
 class Preference(Section):
@@ -89,34 +87,12 @@ class Preference(Section):
     """Adds the supervised loss of the chosen answers with this weight, so that they do not become
     less likely. ORPO and CPO need 1."""
 
-    reference: Annotated[
-        Literal["automatic", "adapter_off", "precomputed"],
-        FieldSpec(
-            "Reference scores",
-            advanced=True,
-            choice_titles={
-                "automatic": "Automatic",
-                "adapter_off": "At every step, adapter off",
-                "precomputed": "Once, before training",
-            },
-        ),
-    ] = "automatic"
+    reference: ReferenceScores = "automatic"
     """The reference is the model before training. Scoring all answers once saves a quarter of the
     time of each step; at every step starts sooner. A full fine-tune always scores them once."""
 
 
-class PreferenceOptimisation(Optimisation):
-    """How fast and how long the model trains."""
-
-    learning_rate: LearningRate = 5e-6
-    """Step size. Preference learning needs small steps: if chosen answers become much less likely,
-    halve it."""
-
-    num_train_epochs: Epochs = 1.0
-    """Number of passes over the pairs. More than three rarely help."""
-
-
-class DPORecipe(Recipe):
+class DPORecipe(ReferenceRecipe):
     """Learn from comparisons: the model reads pairs of answers, and learns to prefer the better."""
 
     card_verb: ClassVar[str] = "aligned by preferences"
@@ -124,43 +100,19 @@ class DPORecipe(Recipe):
 
     method: Literal["dpo"] = "dpo"
     preference: Preference = Preference()
-    optimisation: PreferenceOptimisation = PreferenceOptimisation()
+    reference_param: ClassVar[str] = "preference.reference"
+
+    @property
+    def reference_scores(self) -> str:
+        return self.preference.reference
 
     @property
     def has_reference(self) -> bool:
         return self.preference.loss_type not in REFERENCE_FREE
 
-    @property
-    def precomputes_reference(self) -> bool:
-        """Whether the reference scores all answers before training."""
-        if not self.has_reference:
-            return False
-        if self.preference.reference != "automatic":
-            return self.preference.reference == "precomputed"
-        return (
-            self.adapter.kind == "full" or self.optimisation.num_train_epochs >= _PRECOMPUTES_FROM
-        )
-
     def own_conflicts(self) -> Iterator[Conflict]:
         yield from _loss_conflicts(self.preference)
-        if self.data.packing:
-            yield Conflict(
-                message="Pairs of answers cannot be packed.",
-                hint="Turn off sequence packing.",
-                param="data.packing",
-            )
-        if self.adapter.kind == "lora" and self.adapter.lora_dropout:
-            yield Conflict(
-                message="Dropout makes the model differ from its reference at random.",
-                hint="Set LoRA dropout to 0.",
-                param="adapter.lora_dropout",
-            )
-        if self.adapter.kind == "full" and self.preference.reference == "adapter_off":
-            yield Conflict(
-                message="A full fine-tune has no adapter to turn off.",
-                hint="Score the reference once, before training.",
-                param="preference.reference",
-            )
+        yield from super().own_conflicts()
 
 
 def _loss_conflicts(preference: Preference) -> Iterator[Conflict]:

@@ -47,12 +47,13 @@ class AnswerSampler:
         template: ChatTemplate | None,
         tokenizer: PreTrainedTokenizerBase,
         max_new_tokens: int,
+        *,
+        has_expected: bool = True,
     ) -> None:
         prompts = [_build_prompt(row, template, tokenizer) for row in rows]
-        self._prompts = [
-            replace(prompt, reference="") if row.rejected else prompt
-            for row, prompt in zip(rows, prompts, strict=True)
-        ]
+        if not has_expected:
+            prompts = [replace(prompt, reference="") for prompt in prompts]
+        self._prompts = prompts
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
         self._stop_tokens = template.stop_tokens if template else [tokenizer.eos_token_id]

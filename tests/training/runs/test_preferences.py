@@ -180,7 +180,7 @@ def test_pairs_cut_equal_are_dropped_and_counted(model: Path, tmp_path: Path) ->
             "all_labels_masked",
             "the two answers are equal",
         ),
-        (PAIRS, {"data__packing": True}, "conflict", "Pairs of answers cannot be packed"),
+        (PAIRS, {"data__packing": True}, "conflict", "Answers that are compared cannot be packed"),
         (PAIRS, {"preference__loss_type": "exo_pair"}, "conflict", "EXO is undefined"),
         (PAIRS, LORA | {"adapter__lora_dropout": 0.1}, "conflict", "Dropout makes the model"),
         (PAIRS, {"preference__reference": "adapter_off"}, "conflict", "no adapter to turn off"),

@@ -1,0 +1,120 @@
+"""A trainer whose loss compares the model with its reference: the model before training."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from studio.training.models.eval_context import evaluation_mode
+from studio.training.next_token import LossAccumulator, NextTokenTrainer
+from studio.training.precision import matmul_precision
+
+Batch = dict[str, Any]
+
+_COUNTS = ("nonfinite", "nonfinite_losses")
+
+
+class SequenceScores:
+    """What a model says of each sequence of a batch."""
+
+    def __init__(self, logps: Tensor, tokens: Tensor, aux_loss: Tensor | None) -> None:
+        self.logps = logps
+        """Log-probability of the answer tokens, in nats: shape (sequences,)."""
+        self.tokens = tokens
+        """Number of answer tokens, at least 1: shape (sequences,)."""
+        self.aux_loss = aux_loss
+        """The load-balancing loss of a mixture of experts."""
+
+
+def score_sequences(model: nn.Module, inputs: Batch) -> SequenceScores:
+    """Score the answer of each sequence."""
+    outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+    tokens = outputs.label_mask.sum(dim=1).clamp(min=1)
+    return SequenceScores(outputs.log_probs.sum(dim=1), tokens, outputs.aux_loss)
+
+
+class SumAccumulator(LossAccumulator):
+    """Named sums over the rows of batches, kept on the device."""
+
+    STATE_ATTRIBUTES: ClassVar[tuple[str, ...]] = ("_sums", "_streak", "_nonfinite")
+    NAMES: ClassVar[tuple[str, ...]]
+    """The names of the sums; the first is the loss's, and one is `tokens`."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._sums = torch.zeros(len(self.NAMES), dtype=torch.double, device=device)
+
+    def add_sums(self, loss: Tensor, others: Sequence[Tensor]) -> None:
+        """Add the summed loss of a batch, and its values of the other names."""
+        loss = loss.detach()
+        self._sums += torch.stack([value.detach().double() for value in (loss, *others)])
+        self._streak = torch.where(loss.isfinite(), 0, self._streak + 1)
+        self._nonfinite += ~loss.isfinite()
+
+    def read_sums(self) -> dict[str, float]:
+        """Return what was summed since the last read, with a single device synchronisation."""
+        counts = [self._streak[None].double(), self._nonfinite[None].double()]
+        values = torch.cat([self._sums, *counts]).tolist()
+        self._sums.zero_()
+        return dict(zip((*self.NAMES, *_COUNTS), values, strict=True))
+
+    def read_counts(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return the sums that every method reports."""
+        return {name: sums[name] for name in ("tokens", *_COUNTS)}
+
+
+class ReferenceTrainer(NextTokenTrainer):
+    """Scores answers with the reference at every step, or once before training.
+
+    The reference is the model without its adapter, or the model of a full fine-tune before its
+    first step.
+    """
+
+    precomputes_reference = False
+    columns: tuple[str, ...]
+    """The columns of the data that a batch is made of."""
+
+    def reference_scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Return what the reference says of each row: columns of shape (rows, ...)."""
+        raise NotImplementedError
+
+    def score_reference(self, enter: Callable[[str], None]) -> None:
+        """Store the reference's scores with each row, if the recipe asks for it."""
+        if not self.precomputes_reference:
+            return
+        enter("scoring the reference")
+        size = self.args.per_device_eval_batch_size
+        with self._reference_model() as model:
+            for rows in (self.train_dataset, self.eval_dataset):
+                for start in range(0, len(rows), size):
+                    self._store_scores(model, rows[start : start + size])
+
+    def without_adapter(self) -> AbstractContextManager[object]:
+        """Make the model its own reference."""
+        if not hasattr(self.model, "disable_adapter"):
+            return nullcontext()
+        context: AbstractContextManager[object] = self.model.disable_adapter()
+        return context
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Keep all columns: upstream removes what the model does not read."""
+        self._signature_columns = list(self.columns)
+
+    def _store_scores(self, model: nn.Module, rows: Sequence[dict[str, Tensor]]) -> None:
+        batch = self._prepare_inputs(self.data_collator(rows))
+        for name, scores in self.reference_scores(model, batch).items():
+            for row, score in zip(rows, scores.cpu(), strict=True):
+                row[name] = score
+
+    @contextmanager
+    def _reference_model(self) -> Iterator[nn.Module]:
+        """Give the untrained model, which computes in the precision of the training steps."""
+        with (
+            matmul_precision.apply_precision(self.mode, self.args.device),
+            evaluation_mode(self.model),
+            self.without_adapter(),
+            self.accelerator.autocast(),
+        ):
+            yield self.model
