@@ -130,9 +130,9 @@ def _require_support(row: Quantised) -> None:
 
 
 def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
-    rows = read_rows(spec.train)
+    rows = read_rows(spec.train, with_bad=recipe.reads_bad_answers)
     if spec.validation is not None:
-        return rows, read_rows(spec.validation, "validation")
+        return rows, read_rows(spec.validation, "validation", with_bad=recipe.reads_bad_answers)
     return split_rows(rows, recipe.data.validation_share, recipe.optimisation.seed)
 
 

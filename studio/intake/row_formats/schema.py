@@ -146,19 +146,20 @@ class TrainingExample:
     """Every token of it is trained on."""
     rejected: list[Turn] = field(default_factory=list)
     """The worse answer of a preference."""
+    is_good: bool | None = None
+    """How the last answer is rated; None if it is not."""
 
 
-def to_training_example(row: Mapping[str, Any]) -> TrainingExample | None:
-    """Return what a canonical row teaches, or None if its answer is rated bad."""
+def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
+    """Return what a canonical row teaches."""
     if "text" in row:
         return TrainingExample(text=row["text"])
-    if row.get("label") is False:
-        return None
     turns = [*row["messages"], *row.get("chosen", [])]
     return TrainingExample(
         messages=[_to_template_turn(turn) for turn in turns],
         tools=row.get("tools", []),
         rejected=[_to_template_turn(turn) for turn in row.get("rejected", [])],
+        is_good=row.get("label"),
     )
 
 

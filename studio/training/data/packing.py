@@ -24,7 +24,7 @@ from studio.protocols.tokenizer_service import (
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, label_rows
-from studio.training.data.rows import TrainingRow, to_training_row
+from studio.training.data.rows import TrainingRow, is_rated_bad, to_training_row
 
 
 def pack_rows(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:
@@ -147,7 +147,8 @@ def _window_rows(request: TokenizerRequest) -> Iterator[tuple[int, TrainingRow |
     with Path(request.window.path).open("rb") as file:
         file.seek(request.window.start)
         for number, line in zip(packing_window(request.number), file, strict=False):
-            yield number, to_training_row(json.loads(line), number, "training")
+            row = to_training_row(json.loads(line), number, "training")
+            yield number, None if is_rated_bad(row) else row
 
 
 def _measure_each(

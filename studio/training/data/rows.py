@@ -29,6 +29,8 @@ class TrainingRow:
     """For a preference, the answer that is worse than the one at the end of `messages`."""
     prompt_turns: int = 0
     """For a preference, how many of the messages come before the answers."""
+    is_good: bool | None = None
+    """How the last answer is rated; None if it is not."""
     number: int = 0
     """The row's number in its part of the dataset, counted from one."""
     part: str = "training"
@@ -43,14 +45,19 @@ def is_trained_on(turn: Message) -> bool:
     return bool(turn["role"] == "assistant" and turn.get("weight", 1) != 0)
 
 
-def read_rows(path: Path, part: str = "training") -> list[TrainingRow]:
-    """Read canonical rows, one JSON object per line, without those that sft does not train on.
+def is_rated_bad(row: TrainingRow) -> bool:
+    """Whether only methods that learn from bad answers, too, train on a row."""
+    return row.is_good is False
+
+
+def read_rows(path: Path, part: str = "training", *, with_bad: bool = False) -> list[TrainingRow]:
+    """Read canonical rows, one JSON object per line; those rated bad only if they are asked for.
 
     Raises:
         TrainingError: a line is not a canonical row.
 
     """
-    parsed = [row for row, _end in iter_rows(path, part)]
+    parsed = [row for row, _end in iter_rows(path, part, with_bad=with_bad)]
     trained, number = [row for row in parsed if row], len(parsed)
     if len(trained) < number:
         message = (
@@ -60,7 +67,9 @@ def read_rows(path: Path, part: str = "training") -> list[TrainingRow]:
     return trained
 
 
-def iter_rows(path: Path, part: str = "training") -> Iterator[tuple[TrainingRow | None, int]]:
+def iter_rows(
+    path: Path, part: str = "training", *, with_bad: bool = False
+) -> Iterator[tuple[TrainingRow | None, int]]:
     """Yield each row, or None if it is not trained on, and the file offset where its line ends.
 
     Raises:
@@ -73,11 +82,12 @@ def iter_rows(path: Path, part: str = "training") -> Iterator[tuple[TrainingRow 
             end += len(content)
             if content.strip():
                 number += 1
-                yield _read_line(content, number, part, line_number), end
+                row = _read_line(content, number, part, line_number)
+                yield row if with_bad or not is_rated_bad(row) else None, end
 
 
-def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow | None:  # noqa: ANN401 -- from a file
-    """Convert a canonical row for sft; return None if there is nothing to train on.
+def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow:  # noqa: ANN401 -- from a file
+    """Convert a canonical row.
 
     Raises:
         ValueError: it is not a canonical row; the message explains why.
@@ -86,14 +96,13 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow | Non
     if problem := _find_problem(canonical):
         raise ValueError(problem)
     example = to_training_example(canonical)
-    if example is None:
-        return None
     return TrainingRow(
         messages=example.messages,
         tools=example.tools,
         text=example.text if "text" in canonical else None,
         rejected=example.rejected,
         prompt_turns=len(canonical["messages"]) if example.rejected else 0,
+        is_good=example.is_good,
         number=number,
         part=part,
     )
@@ -120,7 +129,7 @@ def split_rows(
     return training, [rows[i] for i in sorted(held_out)]
 
 
-def _read_line(content: bytes, number: int, part: str, line_number: int) -> TrainingRow | None:
+def _read_line(content: bytes, number: int, part: str, line_number: int) -> TrainingRow:
     try:
         return to_training_row(_parse_json(content), number, part)
     except ValueError as error:

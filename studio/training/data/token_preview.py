@@ -28,7 +28,7 @@ from studio.protocols.tokenizer_service import (
 from studio.training.data import chat_templates, packing
 from studio.training.data.chat_templates import ChatTemplate, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
-from studio.training.data.rows import TrainingRow, to_training_row
+from studio.training.data.rows import TrainingRow, is_rated_bad, to_training_row
 
 _TITLES: dict[TemplateSource, str] = {
     "model": "The model's own",
@@ -107,13 +107,14 @@ def preview_templates(
 
 def _parse_row(request: TokenizerRequest) -> TrainingRow | None:
     try:
-        return to_training_row(request.row, request.number, "training")
+        row = to_training_row(request.row, request.number, "training")
     except ValueError as error:
         raise InvalidError(
             f"This row cannot be used for training: {error}.",
             hint="A row must be a conversation (messages) or text.",
             param="row",
         ) from error
+    return None if is_rated_bad(row) else row
 
 
 def _held_out_note(request: TokenizerRequest, sizes: RowLengths) -> str:

@@ -159,7 +159,7 @@ def _tensor_views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
     return torch.split(values, rows.value_lengths().to_pylist())
 
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 """Increment this when the meaning of the stored data changes."""
 
 _METADATA_KEY = b"studio"
@@ -215,7 +215,7 @@ def cache_key(
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "length": max_length,
     }
-    contents = [(row.messages, row.tools, row.text, row.rejected) for row in rows]
+    contents = [(row.messages, row.tools, row.text, row.rejected, row.is_good) for row in rows]
     parts = (json.dumps(settings), tokenizer.backend_tokenizer.to_str(), json.dumps(contents))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -252,7 +252,12 @@ def _last_used(path: Path) -> float:
 
 
 def _row_indices(kept_rows: Sequence[TrainingRow], rows: Sequence[TrainingRow]) -> Iterator[int]:
-    """Yield the index of each kept row among all rows; both are in the same order."""
-    numbered = iter(enumerate(rows))
+    """Yield the index of each kept row among all rows; both are in the same order.
+
+    A row that became several examples is kept as often.
+    """
+    index = 0
     for kept_row in kept_rows:
-        yield next(index for index, row in numbered if row == kept_row)
+        while rows[index] != kept_row:
+            index += 1
+        yield index

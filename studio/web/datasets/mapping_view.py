@@ -103,7 +103,8 @@ def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Map
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
         uses=method_uses(mapping),
         rejected=sum(
-            row.row is not None and to_training_example(row.row) is None for row in usable_rows
+            row.row is not None and to_training_example(row.row).is_good is False
+            for row in usable_rows
         ),
     )
 

@@ -157,13 +157,14 @@ def test_unknown_label_is_rejected_unless_mapped() -> None:
     ("row", "taught"),
     [
         (PREFERENCE, replace(LESSON, rejected=PREFERENCE["rejected"])),
-        ({"messages": [USER, GOOD], "label": True}, LESSON),
-        ({"messages": [USER, GOOD], "label": False}, None),
+        ({"messages": [USER, GOOD]}, LESSON),
+        ({"messages": [USER, GOOD], "label": True}, replace(LESSON, is_good=True)),
+        ({"messages": [USER, GOOD], "label": False}, replace(LESSON, is_good=False)),
         ({"text": "Once"}, TrainingExample(text="Once")),
     ],
 )
-def test_training_example_uses_chosen_or_good_answer_or_text(
-    row: dict[str, Any], taught: TrainingExample | None
+def test_training_example_has_answer_and_rating_or_text(
+    row: dict[str, Any], taught: TrainingExample
 ) -> None:
     assert to_training_example(row) == taught
 
