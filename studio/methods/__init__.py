@@ -18,6 +18,7 @@ _NAMES = (
     "sft",
     "cpt",
     "dpo",
+    "kto",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
 and a module `trainer` with `build` and `tokenise`."""

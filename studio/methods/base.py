@@ -43,6 +43,9 @@ class Method:
     sequences_per_row: int = 1
     """How many sequences the model reads for one row."""
 
+    examples_per_row: Mapping[str, int] = field(default_factory=dict)
+    """How many examples a row of some kinds becomes; one, if its kind is not here."""
+
     @property
     def objective(self) -> MetricSpec:
         """The metric that picks the best weights, ends runs early and guides sweeps."""

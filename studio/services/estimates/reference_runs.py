@@ -188,7 +188,8 @@ def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
 
 def _data_key(recipe: AnyRecipe) -> tuple[object, ...]:
     """Return what determines the tokens of a row."""
-    return recipe.base_model, recipe.dataset, METHODS[recipe.method].sequences_per_row
+    method = METHODS[recipe.method]
+    return recipe.base_model, recipe.dataset, method.sequences_per_row, recipe.reads_bad_answers
 
 
 def _memory_key(recipe: AnyRecipe) -> tuple[object, ...]:
@@ -320,9 +321,14 @@ def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
         if key not in counts:
             counts[key] = token_stats.find_for_recipe(db, recipe)
         stats = counts[key]
-        return _to_lengths(stats, recipe) if stats else None
+        return _to_lengths(stats, recipe, _examples_per_row(db, recipe)) if stats else None
 
     return find
+
+
+def _examples_per_row(db: Session, recipe: AnyRecipe) -> int:
+    multiples = METHODS[recipe.method].examples_per_row
+    return multiples.get(versions.require(db, recipe.dataset).kind, 1)
 
 
 def build_stats_request(db: Session, recipe: AnyRecipe) -> StatsRequest:
@@ -353,16 +359,19 @@ def suggest_count(db: Session, recipe: AnyRecipe) -> CountSuggestion:
     return "offer" if task.status.is_final else "now"
 
 
-def _to_lengths(stats: TokenStats, recipe: AnyRecipe) -> TokenLengths | None:
+def _to_lengths(stats: TokenStats, recipe: AnyRecipe, multiple: int) -> TokenLengths | None:
+    """Return the lengths of examples; answers that were not counted are taken to be as long."""
     split, max_length = stats.train, recipe.data.max_length
     if not split.rows or not split.longest:
         return None
     longest = min(split.longest[0].tokens, max_length)
-    held_out = 0 if stats.validation else max(1, round(split.rows * recipe.data.validation_share))
+    rows = split.rows + (split.left_out if recipe.reads_bad_answers else 0)
+    held_out = 0 if stats.validation else max(1, round(rows * recipe.data.validation_share))
+    examples = max(1, rows - held_out) * multiple
     return TokenLengths(
         longest=longest,
         answer=min(split.most_learnt or longest, longest),
-        rows=max(1, split.rows - held_out),
-        examples=max(1, split.rows - held_out),
+        rows=examples,
+        examples=examples,
         row_tokens=(split.tokens - split.lengths.sum_above(max_length)) / split.rows,
     )
