@@ -4,6 +4,7 @@
 import { tick } from "./i18n/relative_time.js";
 import { check, watch } from "./shell/connection.js";
 import { phrase } from "./i18n/translations.js";
+import { keepState } from "./shell/redraw.js";
 import { listen } from "./shell/shortcuts.js";
 
 /** @type {Map<Element, () => void>} */
@@ -105,6 +106,7 @@ function stayOnRefusal(event) {
 }
 
 listen();
+keepState();
 tick();
 watch();
 document.addEventListener("studio-back", boot);

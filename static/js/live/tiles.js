@@ -33,7 +33,8 @@ export class Tiles {
   }
 
   #tile(place) {
-    if (!this.known.has(place)) this.known.set(place, read(place.dataset));
+    const { values } = place.dataset;
+    if (this.known.get(place)?.drawn !== values) this.known.set(place, { ...read(place.dataset), drawn: values });
     return this.known.get(place);
   }
 }

@@ -139,3 +139,53 @@ def test_menu_works_by_keyboard(page: Page) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def move(training: tuple[Studio, Engine], status: RunStatus) -> None:
+    with unit_of_work(training[1]) as db:
+        states.move(db, runs.get(db, 1), status)
+
+
+def test_open_menu_and_focus_survive_redraws(page: Page, training: tuple[Studio, Engine]) -> None:
+    head, menu = page.locator("#head"), page.locator("#more")
+    menu.locator("summary").click()
+    choice = menu.get_by_role("button", name="Another precision…")
+    choice.focus()
+
+    move(training, RunStatus.STOPPING)
+
+    expect(head.locator(".status")).to_have_text("◍ stopping")
+    expect(menu).to_have_attribute("open", "")
+    expect(choice).to_be_focused()
+
+
+def test_focus_stays_at_controls_when_focused_button_goes(
+    page: Page, training: tuple[Studio, Engine]
+) -> None:
+    controls = page.locator("#head .run-actions")
+    controls.get_by_role("button", name="Pause").focus()
+
+    move(training, RunStatus.STOPPING)
+
+    expect(controls.get_by_role("button", name="Pause")).to_have_count(0)
+    expect(controls.locator(":focus")).to_have_count(1)
+
+
+def test_closed_details_stay_closed_when_server_draws_them_open(page: Page) -> None:
+    """Details that a person has closed and details that he has opened are his."""
+    page.evaluate(
+        """() => {
+          const part = '<div id="part"><details id="one" open><summary>One</summary>1</details>'
+            + '<details id="two"><summary>Two</summary>2</details></div>';
+          document.querySelector("main").insertAdjacentHTML("beforeend", part);
+          window.redraw = () => htmx.swap({ sourceElement: document.body, target: "#part",
+            text: part, swap: "outerMorph" });
+        }"""
+    )
+    page.locator("#one summary").click()
+    page.locator("#two summary").click()
+
+    page.evaluate("() => window.redraw()")
+
+    expect(page.locator("#one")).not_to_have_attribute("open", "")
+    expect(page.locator("#two")).to_have_attribute("open", "")

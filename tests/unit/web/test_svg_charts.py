@@ -30,7 +30,7 @@ def one(
 
 
 def curves(drawn: str) -> list[str]:
-    """Return how each curve is joined: a letter for each point, M where it begins anew."""
+    """Return how each curve is joined: a letter for each point, M where it begins again."""
     paths: list[str] = re.findall(
         r'<path class="line-0" d="([^"]*)" stroke="[^"]*" stroke-w', drawn
     )
