@@ -32,6 +32,8 @@ class MetricSpec:
     """What reports it: the trainer's logs, its evaluations, or the studio itself."""
     better: Direction = ""
     """The better direction, or empty if neither is."""
+    starts_at_zero: bool = False
+    """Whether it is 0 before training: then a change is absolute, not relative."""
     is_noiseless: bool = False
     """Whether it hardly varies between repeats, so that any difference counts."""
     is_per_step: bool = False
@@ -263,6 +265,10 @@ class MethodMetrics:
     def all(self) -> tuple[MetricSpec, ...]:
         """Everything that a run can report, in display order."""
         return (*self.own, *SHARED)
+
+    def unit(self, key: str) -> str:
+        """Return the unit of a metric; empty if it has none, or is not one of the method."""
+        return next((spec.unit for spec in self.all if spec.key == key), "")
 
     def keys(self, source: Source) -> tuple[str, ...]:
         """Return the keys of the metrics that come from one source, in display order."""

@@ -130,7 +130,8 @@ class PairAccumulator(SumAccumulator):
         self.add_sums(
             losses.sum(),
             [
-                (chosen > rejected).sum(),
+                # An untrained model prefers neither: a tie is half of a preference.
+                (chosen > rejected).sum() + 0.5 * (chosen == rejected).sum(),
                 (chosen - rejected).sum(),
                 *(values.sum() for values in logps),
                 tokens,

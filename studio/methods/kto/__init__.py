@@ -93,6 +93,7 @@ EVAL_MARGIN = MetricSpec(
     hue=0,
     is_always_drawn=True,
     tile="always",
+    starts_at_zero=True,
 )
 """How much more the model has raised good answers than bad ones, on average."""
 MARGIN = MetricSpec(

@@ -108,7 +108,7 @@ def judge(
     if not after.judged or before.judged != after.judged:
         return _judge_trend(trend)
     if not (before.right or after.right):
-        if trend.shape in {"worse", "broken"}:
+        if trend.shape == "broken" or trend.gain <= -CHANGE:
             return _judge_trend(trend)
         if trend.gain >= CHANGE:
             gained = f"{100 * trend.gain:.0f}"
@@ -163,7 +163,8 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend
         return ValidationTrend(shape="single", sentence=sentence, first=first, last=last)
     sign = -1 if spec.better == "higher" else 1
     best_step, best = min(finite, key=lambda point: sign * point[1])
-    shape = _shape([sign * value for _step, value in finite])
+    least = 1.0 if spec.starts_at_zero else 0.0
+    shape = _shape([sign * value for _step, value in finite], least)
     return ValidationTrend(
         shape=shape,
         sentence=_trend_sentence(shape, (first, last), (best, best_step)),
@@ -172,21 +173,21 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend
         best=best,
         best_step=best_step,
         last_step=last_step,
-        gain=_relative(sign * first, sign * last),
+        gain=_relative(sign * first, sign * last, least),
     )
 
 
-def _shape(values: Sequence[float]) -> Shape:
+def _shape(values: Sequence[float], least: float) -> Shape:
     """Classify a curve that is better the lower it is."""
     first, last, best = values[0], values[-1], min(values)
-    gain = _relative(first, last)
-    if best < first and _relative(last, best) > RISE:
+    gain = _relative(first, last, least)
+    if best < first and _relative(last, best, least) > RISE:
         return "overfitting"
     if gain <= -CHANGE:
         return "worse"
     if gain < CHANGE:
         return "unchanged"
-    return "falling" if _relative(values[-2], last) >= STILL_FALLING else "level"
+    return "falling" if _relative(values[-2], last, least) >= STILL_FALLING else "level"
 
 
 def _trend_sentence(shape: Shape, ends: tuple[float, float], best: tuple[float, int]) -> str:
@@ -202,9 +203,10 @@ def _trend_sentence(shape: Shape, ends: tuple[float, float], best: tuple[float, 
     }[shape]
 
 
-def _relative(start: float, end: float) -> float:
-    """Return how much lower a value ends, relative to where it began."""
-    return (start - end) / abs(start) if start else 0.0
+def _relative(start: float, end: float, least: float) -> float:
+    """Return how much lower a value ends, relative to where it began, or at least to `least`."""
+    scale = max(abs(start), least)
+    return (start - end) / scale if scale else 0.0
 
 
 def pair_answers(samples: Sequence[Sample]) -> list[AnswerPair]:

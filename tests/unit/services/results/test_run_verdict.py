@@ -3,6 +3,7 @@
 import pytest
 
 from studio.db.tables import Sample
+from studio.methods.kto import EVAL_MARGIN
 from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
 from studio.services.results import run_verdict
 from studio.services.samples.sample_diff import AnswerScore
@@ -45,6 +46,7 @@ def test_overfitting_names_best_step() -> None:
     ("values", "sentence"),
     [
         ((5.0, 84.2), "It got worse: validation went from 5 to 84.2"),
+        ((5.0, 4.9, 8.0), "It got worse: validation went from 5 to 8"),
         ((5.0, 3.0, None), "Training broke down: validation became NaN or infinite."),
     ],
 )
@@ -54,6 +56,25 @@ def test_run_that_diverged_without_right_answers_is_called_worse(
     none_right = AnswerScore(0, 2)
 
     assert run_verdict.judge(none_right, none_right, trend_of(*values)) == (sentence, False)
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "is_success"),
+    [
+        ((0.0, 0.1, 0.3), "falling", True),
+        ((1e-7, 0.1, 0.3), "falling", True),
+        ((0.0, 1e-6, 2e-6), "unchanged", False),
+        ((0.0, -0.1, -0.4), "worse", False),
+        ((0.0, 0.3, 0.1), "overfitting", True),
+    ],
+)
+def test_metric_that_starts_at_zero_has_absolute_changes(
+    values: tuple[float, ...], shape: str, *, is_success: bool
+) -> None:
+    trend = run_verdict.describe_trend(list(enumerate(values)), EVAL_MARGIN)
+
+    assert trend.shape == shape
+    assert run_verdict.judge(NO_SCORE, NO_SCORE, trend)[1] == is_success
 
 
 def test_rising_accuracy_counts_as_gain() -> None:
