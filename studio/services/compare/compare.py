@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 
 from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
-from studio.methods import METRICS, RECIPE_ADAPTER, direction
+from studio.methods import METHODS, METRICS, RECIPE_ADAPTER, direction
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare import comparable_metrics, seed_noise
 from studio.services.compare.comparable_metrics import MetricPair
@@ -135,6 +135,11 @@ class Comparison:
     noise: SeedNoise
     labels: dict[int, str]
     """A label for each run; see `label_runs`."""
+
+    def unit(self, key: str) -> str:
+        """Return the unit of a metric, if the methods of all runs agree on it."""
+        units = {METHODS[run.recipe.method].metrics.unit(key) for run in self.runs}
+        return units.pop() if len(units) == 1 else ""
 
 
 def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comparison:

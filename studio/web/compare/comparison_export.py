@@ -88,7 +88,9 @@ def _draw_chart(
     )
     options = ChartOptions(
         title=curve_shapes.shape_title(
-            formatting.axis_label(key), view.curves, found.styles[base_id].label
+            formatting.axis_label(key, unit=made.unit(key)),
+            view.curves,
+            found.styles[base_id].label,
         ),
         x_axis=view.x,
         y_metric=key,

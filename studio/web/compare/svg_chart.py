@@ -33,8 +33,8 @@ MAX_BANDS = 4
 """With more lines than this, bands would only hide each other."""
 OUTLIER_SHARE = 0.02
 """The share of values at each end that a clipped axis leaves out."""
-MIN_RANGE, MAX_VALUE = 1e-300, 1e300
-"""Beyond these, the arithmetic of a scale would underflow or overflow."""
+MIN_RANGE = 1e-300
+"""Below this, the arithmetic of a scale would underflow."""
 
 Point = tuple[float, float]
 Scales = tuple["Scale", "Scale"]
@@ -222,7 +222,7 @@ def _scale(low: float, high: float, start: float, end: float, *, is_log: bool) -
 def _value_range(values: Sequence[float]) -> tuple[float, float]:
     if not values:
         return 1.0, 2.0
-    low, high = (min(max(limit, -MAX_VALUE), MAX_VALUE) for limit in (min(values), max(values)))
+    low, high = (min(max(limit, -LARGEST), LARGEST) for limit in (min(values), max(values)))
     return low, high
 
 

@@ -36,7 +36,7 @@ from studio.web.reports.report_parts import (
     shorten,
 )
 from studio.web.reports.run_origin import describe_origin
-from studio.web.runs import charts_tab, numerics_tab
+from studio.web.runs import charts_tab, details_tab, numerics_tab
 from studio.web.runs.charts_tab import Plot
 
 MAX_CHARTS = 24
@@ -150,7 +150,7 @@ def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> Markup:
         if (series := curves.series.get((run_id, key)))
     ]
     options = ChartOptions(
-        title=formatting.axis_label(plot.keys[0], plot.title),
+        title=formatting.axis_label(plot.keys[0], plot.title, plot.unit),
         x_axis="step",
         y_metric=plot.keys[0],
         name=name,
@@ -198,7 +198,7 @@ def list_audit(planned: Mapping[str, Any], audited: Mapping[str, Any]) -> list[A
     plan = flatten(dict(planned))
     return [
         AuditRow(
-            name=key.rpartition(".")[2] if "." in key else formatting.metric_title(key),
+            name=details_tab.fact_title(key),
             planned=shorten(formatting.setting(plan.get(key)), MAX_VALUE),
             measured=shorten(formatting.setting(value), MAX_VALUE),
             differs=key in plan and plan[key] != value,

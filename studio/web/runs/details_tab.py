@@ -138,7 +138,7 @@ def _requested(run: Run) -> dict[str, Any]:
 def _fact(name: str, requested: dict[str, Any], actual: object) -> Fact:
     requested_value = requested.get(name)
     return Fact(
-        name=_title(name),
+        name=fact_title(name),
         requested=formatting.setting(requested_value) if name in requested else "",
         actual=formatting.size(actual)
         if isinstance(actual, int) and name.endswith("_bytes")
@@ -147,7 +147,8 @@ def _fact(name: str, requested: dict[str, Any], actual: object) -> Fact:
     )
 
 
-def _title(name: str) -> str:
+def fact_title(name: str) -> str:
+    """Return the title of a value that a run reports."""
     parent, _, own = name.partition(".")
     if parent in _NESTED:
         return own

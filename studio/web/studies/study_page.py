@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.errors import InvalidError
+from studio.methods import METHODS
 from studio.recipe.precision import PRECISIONS
 from studio.services import experiments, recent_ends
 from studio.services.studies import studies, study_reports
@@ -350,6 +351,7 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         lines=lines,
         drawn=json.dumps([asdict(line) for line in lines]),
         reference=REFERENCE,
+        unit=METHODS[report.runs[0].recipe.method].metrics.unit("loss") if report.runs else "",
     )
     if ended_at := recent_ends.study_end(db, study_id):
         seen_runs.mark_seen(request, response, recent_ends.group_key(report.study, ended_at))
