@@ -12,9 +12,6 @@ from typing import Literal
 Direction = Literal["lower", "higher", ""]
 Source = Literal["train", "eval", "studio"]
 
-OTHER_HUE = 6
-"""The colour of charts without one of their own."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpec:
@@ -43,8 +40,6 @@ class MetricSpec:
     chart: str = ""
     """The chart that draws it: those with equal titles share one. Empty for a chart of its own,
     which appears once the metric is reported; `-` for none."""
-    hue: int = OTHER_HUE
-    """The colour of its chart: a number of `--series-…` in the style sheet."""
     is_smoothed: bool = False
     """Whether its chart has a smoothed curve."""
     is_always_drawn: bool = False
@@ -67,7 +62,6 @@ LOSS = MetricSpec(
     source="train",
     better="lower",
     chart="Loss",
-    hue=0,
     is_smoothed=True,
     is_always_drawn=True,
     openai="train_loss",
@@ -81,7 +75,6 @@ EVAL_LOSS = MetricSpec(
     better="lower",
     is_objective=True,
     chart="Loss",
-    hue=0,
     is_always_drawn=True,
     openai="valid_loss",
 )
@@ -91,7 +84,6 @@ TOKEN_ACCURACY = MetricSpec(
     source="train",
     better="higher",
     chart="Token accuracy",
-    hue=0,
     openai="train_mean_token_accuracy",
     openai_column="train_accuracy",
 )
@@ -102,7 +94,6 @@ EVAL_TOKEN_ACCURACY = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Token accuracy",
-    hue=0,
     openai="valid_mean_token_accuracy",
 )
 BEST_EVAL_LOSS = MetricSpec(
@@ -112,14 +103,11 @@ BEST_EVAL_LOSS = MetricSpec(
     chart="-",
 )
 _TRAINING = (
-    MetricSpec(
-        key="learning_rate", title="Learning rate", source="train", hue=2, is_always_drawn=True
-    ),
+    MetricSpec(key="learning_rate", title="Learning rate", source="train", is_always_drawn=True),
     MetricSpec(
         key="grad_norm",
         title="Gradient norm",
         source="train",
-        hue=5,
         is_always_drawn=True,
         meaning="Norm of the last gradient before clipping. If it keeps rising, lower the "
         "learning rate.",
@@ -133,7 +121,6 @@ _SPEED = (
         title="Tokens per second",
         better="higher",
         is_objective=True,
-        hue=4,
         is_always_drawn=True,
     ),
     MetricSpec(key="tokens", title="Tokens", chart="-"),
@@ -175,21 +162,18 @@ _HEALTH = (
     MetricSpec(
         key="grad_underflow_share",
         title="Gradients rounded to zero",
-        hue=1,
         meaning="Gradients of linear layers that are exactly zero: too small for the "
         "format. Above 20 %, stop using float16.",
     ),
     MetricSpec(
         key="update_ratio",
         title="Relative update size",
-        hue=1,
         meaning="How far one step moved the weights, relative to their size. About 0.001 is "
         "typical; much more is unstable, much less learns slowly.",
     ),
     MetricSpec(
         key="lost_update_share",
         title="Updates lost to rounding",
-        hue=1,
         meaning="Weights that a step should have changed but rounding left as they were. "
         "High values are normal with compensation (Kahan, a master copy) or stochastic rounding; "
         "otherwise keep the weights in float32.",
@@ -197,21 +181,18 @@ _HEALTH = (
     MetricSpec(
         key="activation_max",
         title="Max activation",
-        hue=1,
         meaning="Largest output of a layer. The float16 maximum is 65,504; if you get close, "
         "use bfloat16.",
     ),
     MetricSpec(
         key="logit_max",
         title="Max logit",
-        hue=1,
         meaning="Largest logit that the model gives a token, over a sample of tokens. Typical "
         "values are 10 to 50; if it keeps rising, lower the learning rate.",
     ),
     MetricSpec(
         key="loss_scale",
         title="Loss scale",
-        hue=3,
         meaning="Factor applied to the loss so that small gradients survive in float16. If it "
         "falls below 1, float16 has failed.",
     ),
@@ -220,7 +201,6 @@ _HEALTH = (
         title="Skipped steps",
         better="lower",
         is_noiseless=True,
-        hue=7,
         meaning="Steps skipped because a loss or gradient was NaN or infinite: they updated "
         "no weights. A few at the start are normal in float16.",
     ),

@@ -26,7 +26,7 @@ export function lines({ hue, dash, isMarked }, { isBehind, hasBands, isShown }) 
   const stroke = colour(`--series-${hue}`);
   const common = { points: { show: false }, spanGaps: true, show: isShown };
   const bound = { ...common, stroke: "transparent", width: 0 };
-  const line = { ...common, stroke, width: 1.5, dash: DASHES[dash] };
+  const line = { ...common, stroke, width: isMarked ? 2 : 1.5, dash: DASHES[dash] };
   const ring = { size: 8, width: 2, fill: colour("--surface"), stroke };
   const dot = { size: 5, fill: stroke };
   const isSparse = (plot, s) => (isMarked ? plot.data[s].filter((one) => one !== null).length : 3 * plot.data[0].length) <= MOST_MARKS;

@@ -8,6 +8,8 @@ import { follow } from "../live/event_stream.js";
 import { TabProgress } from "../live/tab_progress.js";
 import { Tiles } from "../live/tiles.js";
 
+/** Of a tab without a slider: as the slider starts. */
+const SMOOTHING = 0.6;
 /** Where to start in a log that this tab does not show: after its end. */
 const NO_LOG = Number.MAX_SAFE_INTEGER;
 
@@ -60,6 +62,7 @@ function listenToSmoothing(root, charts) {
   const smoothing = () => smoothBy(charts, slider);
   slider?.addEventListener("input", smoothing);
   if (slider) smoothing();
+  else for (const chart of charts) if (chart.host.dataset.noisy) chart.smoothBy(SMOOTHING);
 }
 
 function draw(Chart, host, run) {
@@ -70,8 +73,8 @@ function draw(Chart, host, run) {
   const series = keys.map((key, k) => ({
     key,
     label: labels[k],
-    hue: (Number(host.dataset.hue) + k) % 8,
-    dash: 0,
+    hue: Number(host.dataset.hue),
+    dash: k % 4,
     isNoisy: key === noisy,
     isMarked: key.startsWith("eval_"),
     better: better[k],

@@ -18,7 +18,6 @@ PERPLEXITY = MetricSpec(
     better="lower",
     is_objective=True,
     chart="Perplexity",
-    hue=0,
     is_always_drawn=True,
 )
 

@@ -142,7 +142,6 @@ PREFERRED = MetricSpec(
     source="train",
     better="higher",
     chart="Chosen preferred",
-    hue=0,
 )
 EVAL_PREFERRED = MetricSpec(
     key="eval_preferred_share",
@@ -151,7 +150,6 @@ EVAL_PREFERRED = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Chosen preferred",
-    hue=0,
     is_always_drawn=True,
     tile="always",
 )
@@ -162,7 +160,6 @@ MARGIN = MetricSpec(
     source="train",
     better="higher",
     chart="Reward margin",
-    hue=2,
 )
 EVAL_MARGIN = MetricSpec(
     key="eval_reward_margin",
@@ -172,7 +169,6 @@ EVAL_MARGIN = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Reward margin",
-    hue=2,
     is_always_drawn=True,
 )
 _LIKELIHOOD = tuple(
@@ -182,7 +178,6 @@ _LIKELIHOOD = tuple(
         unit="nats",
         source="eval",
         chart="Log-probability of the answers",
-        hue=4,
     )
     for key, title in (
         ("eval_chosen_logps", "Chosen answers"),

@@ -77,9 +77,9 @@ class KTORecipe(ReferenceRecipe):
         yield from super().own_conflicts()
 
 
-def _reward(key: str, title: str, chart: str, hue: int) -> MetricSpec:
+def _reward(key: str, title: str, chart: str) -> MetricSpec:
     source: Literal["eval", "train"] = "eval" if key.startswith("eval_") else "train"
-    return MetricSpec(key=key, title=title, unit="nats", source=source, chart=chart, hue=hue)
+    return MetricSpec(key=key, title=title, unit="nats", source=source, chart=chart)
 
 
 EVAL_MARGIN = MetricSpec(
@@ -90,7 +90,6 @@ EVAL_MARGIN = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Rating margin",
-    hue=0,
     is_always_drawn=True,
     tile="always",
     starts_at_zero=True,
@@ -103,7 +102,6 @@ MARGIN = MetricSpec(
     source="train",
     better="higher",
     chart="Rating margin",
-    hue=0,
 )
 BEST_EVAL_MARGIN = MetricSpec(
     key="best_eval_rating_margin", title="Best validation rating margin", better="higher", chart="-"
@@ -114,7 +112,6 @@ DIVERGENCE = MetricSpec(
     unit="nats",
     source="train",
     chart="Divergence from the start",
-    hue=5,
     is_always_drawn=True,
     meaning="How far the model has moved from where it began, on answers to other prompts. If it "
     "keeps rising, lower the learning rate or raise beta.",
@@ -132,8 +129,8 @@ METHOD = Method(
             MARGIN,
             BEST_EVAL_MARGIN,
             *(replace(spec, unit="") for spec in (LOSS, EVAL_LOSS)),
-            _reward("eval_good_reward", "Good answers", "Reward of the answers", 4),
-            _reward("eval_bad_reward", "Bad answers", "Reward of the answers", 4),
+            _reward("eval_good_reward", "Good answers", "Reward of the answers"),
+            _reward("eval_bad_reward", "Bad answers", "Reward of the answers"),
             DIVERGENCE,
         ),
         objective=EVAL_MARGIN,

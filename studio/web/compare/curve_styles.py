@@ -12,8 +12,7 @@ from studio.services.compare.run_labels import label_runs
 from studio.services.compare.seed_noise import CurveGroup
 from studio.services.metrics import metrics
 from studio.services.metrics.metrics import Curves, Series
-
-HUES, DASHES = 8, 4
+from studio.web.rendering.colours import DASHES, run_hue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +82,9 @@ def _assign_styles(entries: Iterable[tuple[int, str, int]]) -> dict[int, CurveSt
     hue_counts: Counter[int] = Counter()
     lines: dict[int, CurveStyle] = {}
     for number, label, n in sorted(entries):
-        hue = number % HUES
+        hue = run_hue(number)
         lines[number] = CurveStyle(
-            id=number, label=label, hue=hue, dash=hue_counts[hue] % DASHES, n=n
+            id=number, label=label, hue=hue, dash=hue_counts[hue] % len(DASHES), n=n
         )
         hue_counts[hue] += 1
     return lines

@@ -14,16 +14,13 @@ from markupsafe import Markup
 from studio.services.metrics.metrics import Series
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
+from studio.web.rendering.colours import DASHES, series_colours
 
 LEFT, RIGHT, TOP, BOTTOM = 72, 16, 44, 48
 ROW = 18
 LEGEND_WIDTH, LETTER_WIDTH = 224, 6
 """The least width of a legend's entry, and the mean width of a letter."""
-COLOURS = (
-    *("#0072b2", "#c04d00", "#007a5a", "#a8467f", "#7a6000", "#6a3d9a", "#56616d", "#b3192b"),
-)
 INK, SOFT_INK, GRID, BAD = "#1d2127", "#4b525c", "#e2e4e8", "#b3192b"
-DASHES = ("", "6 3", "2 2", "8 3 2 3")
 TARGET_TICKS = 6
 LARGEST = 1e290
 """Axes end here: near the limits of a float, margins and ticks would overflow."""
@@ -261,7 +258,7 @@ def _draw_line(x: Sequence[float], line: ChartLine, scales: Scales, count: int) 
 def _draw_band(x: Sequence[float], line: ChartLine, scales: Scales) -> Iterator[str]:
     """Fill the range between minimum and maximum."""
     low, high = line.series.min, line.series.max
-    fill = f'class="band-{line.hue}" fill="{COLOURS[line.hue]}" fill-opacity=".13"'
+    fill = f'class="band-{line.hue}" fill="{series_colours()[line.hue]}" fill-opacity=".13"'
     for indices in _unbroken(x, (low, high), line.series.non_finite, scales):
         if len(indices) > 1 and any(low[i] != high[i] for i in indices):
             edges = [*_points(x, low, indices, scales), *_points(x, high, indices[::-1], scales)]
@@ -276,7 +273,7 @@ def _draw_curve(
         _points(x, values, indices, scales)
         for indices in _unbroken(x, (values,), line.series.non_finite, scales)
     ]
-    colour = COLOURS[line.hue]
+    colour = series_colours()[line.hue]
     if paths := "".join(_path(points) for points in parts if len(points) > 1):
         yield f'<path class="line-{line.hue}" d="{paths}" stroke="{colour}" {look}/>'
     for (left, top), *others in parts:
@@ -353,7 +350,7 @@ def _legend_entry(line: ChartLine, index: int, options: ChartOptions) -> str:
     dash = f' stroke-dasharray="{DASHES[line.dash]}"' if line.dash else ""
     room = round(((options.size.width - LEFT) / options.columns - 32) / LETTER_WIDTH)
     label = line.label if len(line.label) <= room else f"{line.label[: room - 1]}…"
-    look = f'class="line-{line.hue}" stroke="{COLOURS[line.hue]}" stroke-width="2.5"{dash}'
+    look = f'class="line-{line.hue}" stroke="{series_colours()[line.hue]}" stroke-width="2.5"{dash}'
     return (
         f'<path d="M{x:.0f} {y - 4}h20" {look}/>'
         f'<text class="ink" x="{x + 26:.0f}" y="{y}" fill="{INK}">{escape(label)}</text>'

@@ -4,25 +4,22 @@ It is for developers, and available only with STUDIO_DEVELOPMENT=true.
 """
 
 import math
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from studio import resources
 from studio.db.states import RunStatus
 from studio.errors import NotFoundError
 from studio.methods import DEFAULT_METHOD, METHODS
 from studio.web.forms import recipe_form
 from studio.web.forms.recipe_form import Fieldset
 from studio.web.http.deps import Config
+from studio.web.rendering import colours
 from studio.web.rendering.render import page
 
 router = APIRouter(prefix="/style", include_in_schema=False)
-
-_CSS_VARIABLE = re.compile(r"^\s*--([\w-]+): (.+);$", re.MULTILINE)
 
 
 @router.get("")
@@ -33,18 +30,12 @@ def show(request: Request, config: Config) -> Response:
     return page(
         request,
         "style/show.html",
-        tokens=_css_variables(),
+        tokens=colours.css_variables(),
         statuses=list(RunStatus),
         fields=_sample_form(),
         moments=[now - timedelta(minutes=1) * 9**power for power in range(5)],
         curves=_sample_curves(),
     )
-
-
-def _css_variables() -> dict[str, str]:
-    """Return every CSS variable that style sheets may use, with its value."""
-    css = (resources.static_dir() / "css" / "tokens.css").read_text(encoding="utf-8")
-    return dict(_CSS_VARIABLE.findall(css))
 
 
 def _sample_form() -> Fieldset:

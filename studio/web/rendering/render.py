@@ -29,7 +29,7 @@ from studio.services.workers import workers
 from studio.services.workers.workers import WorkerExit
 from studio.web.auth import template_permissions
 from studio.web.i18n import formatting, locale, translation
-from studio.web.rendering import live_figures, navigation, static_files
+from studio.web.rendering import colours, live_figures, navigation, static_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,12 @@ def _environment() -> Environment:
     jinja.policies["ext.i18n.trimmed"] = True
     # The extension adds this method without a type.
     jinja.install_gettext_callables(locale.gettext, locale.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
-    jinja.filters.update(formatting.FILTERS, dotted=flatten, translated=translation.translate_value)
+    jinja.filters.update(
+        formatting.FILTERS,
+        hue=colours.run_hue,
+        dotted=flatten,
+        translated=translation.translate_value,
+    )
     jinja.globals.update(
         static=static_url,
         now=lambda: datetime.now(UTC),

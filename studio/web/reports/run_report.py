@@ -27,6 +27,7 @@ from studio.web.compare import svg_chart
 from studio.web.compare.svg_chart import ChartLine, ChartOptions, ChartSize
 from studio.web.i18n import formatting
 from studio.web.rendering import live_figures
+from studio.web.rendering.colours import DASHES, run_hue
 from studio.web.reports.report_file import render_report
 from studio.web.reports.report_parts import (
     BUCKETS,
@@ -45,7 +46,6 @@ FIRST_CHARTS = 4
 SMOOTHING = 0.6
 MAX_ALARMS = 50
 MAX_NOTES, MAX_RECIPE, MAX_VALUE = 4000, 60_000, 300
-HUES = 8
 MIN_POINTS = 2
 """A best value needs others that it is better than."""
 
@@ -142,7 +142,8 @@ def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> Markup:
         ChartLine(
             series=series,
             label=formatting.metric_title(key),
-            hue=(plot.hue + at) % HUES,
+            hue=run_hue(run_id),
+            dash=at % len(DASHES),
             smoothing=SMOOTHING if key == plot.smoothed_key else 0,
             best=_best_point(key, curves.x, series),
         )

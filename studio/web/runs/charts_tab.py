@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from studio.db.tables import Run
 from studio.methods import METHODS
-from studio.metrics import OTHER_HUE, MetricSpec
+from studio.metrics import MetricSpec
 from studio.services.metrics import metrics
 from studio.services.runs import runs
 from studio.web.http.deps import DB
@@ -24,7 +24,6 @@ class Plot:
 
     title: str
     keys: tuple[str, ...]
-    hue: int
     unit: str = ""
     smoothed_key: str = ""
     """Metric whose curve is smoothed."""
@@ -52,7 +51,7 @@ def list_plots(run: Run, reported: Sequence[str]) -> list[Plot]:
         for title in titles
     ]
     others = [
-        Plot(title=formatting.metric_title(key), keys=(key,), hue=OTHER_HUE)
+        Plot(title=formatting.metric_title(key), keys=(key,))
         for key in reported
         if key not in known
     ]
@@ -64,7 +63,6 @@ def _plot(specs: Sequence[MetricSpec], title: str, reported: Sequence[str]) -> P
     return Plot(
         title=title,
         keys=tuple(spec.key for spec in specs),
-        hue=specs[0].hue,
         unit=specs[0].unit,
         smoothed_key=next((spec.key for spec in specs if spec.is_smoothed), ""),
         is_default=is_default,

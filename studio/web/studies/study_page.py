@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -30,6 +31,7 @@ from studio.web.forms import choices
 from studio.web.http.deps import DB
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import ENGLISH, gettext, set_language
+from studio.web.rendering.colours import DASHES, run_hue
 from studio.web.rendering.render import attachment_response, page, redirect
 from studio.web.runs import seen_runs
 from studio.web.study_conclusions import (
@@ -245,7 +247,6 @@ def _escape_markdown(text: str) -> str:
 
 
 MAX_LISTED = 100
-HUES = 8
 DEFAULT_PRECISION = "bf16"
 """Compared with the reference if every other precision has a warning."""
 
@@ -272,7 +273,7 @@ class PrecisionLine:
     key: str
     label: str
     hue: int
-    """Derived from the mode's position among all modes, whichever of them the study has."""
+    """That of its first run: the mode has its colour in a comparison of these runs, too."""
     dash: int
 
 
@@ -337,7 +338,7 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         return _attachment(to_markdown(report), "md", study_id)
     if shape == "csv":
         return _attachment(to_csv(report), "csv", study_id)
-    lines = [_precision_line(item.precision) for item in report.findings]
+    lines = _precision_lines(report)
     response = page(
         request,
         "studies/show.html",
@@ -427,9 +428,16 @@ def _parse_count(text: str, param: str) -> int:
     return int(text)
 
 
-def _precision_line(mode: str) -> PrecisionLine:
-    position = [*map(str, PRECISIONS)].index(mode)
-    return PrecisionLine(key=mode, label=mode, hue=position % HUES, dash=position // HUES)
+def _precision_lines(report: StudyReport) -> list[PrecisionLine]:
+    hue_counts: Counter[int] = Counter()
+    lines = []
+    for mode in (result.precision for result in report.findings):
+        ids = [run.id or 0 for run in report.runs if run.recipe.precision == mode]
+        hue = run_hue(min(ids, default=0))
+        dash = hue_counts[hue] % len(DASHES)
+        lines.append(PrecisionLine(key=mode, label=mode, hue=hue, dash=dash))
+        hue_counts[hue] += 1
+    return lines
 
 
 def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLine]) -> MemoryChart:

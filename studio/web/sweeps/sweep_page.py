@@ -26,6 +26,7 @@ from studio.web.forms.recipe_form import Fieldset, Input, fieldset
 from studio.web.http.deps import DB, MAX_FORM_FIELDS, ReadDB
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
+from studio.web.rendering.colours import run_hue
 from studio.web.rendering.render import block, page, redirect
 from studio.web.runs import seen_runs
 
@@ -397,6 +398,7 @@ def _seconds_left(sweep: Sweep, all_trials: list[Trial]) -> float | None:
 class Mark:
     x: float
     y: float
+    hue: int
     kind: str
     """best, pruned or done."""
     title: str
@@ -435,6 +437,7 @@ def build_plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list
             Mark(
                 x=x,
                 y=_y_position(trial.value or 0, low, high),
+                hue=run_hue(trial.run.id),
                 kind=_mark_kind(trial, best),
                 title=_mark_title(trial),
             )

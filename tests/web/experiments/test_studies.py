@@ -1,5 +1,6 @@
 """The precision study: its form, its report, and both by REST."""
 
+import json
 import math
 from typing import Any
 
@@ -270,3 +271,19 @@ def test_unknown_memory_estimate_is_reported(client: TestClient, study: int) -> 
 
     assert [one["memory_estimate"] for one in report["findings"]] == [None, None]
     assert " unknown " in client.get(f"/reports/precision/{study}?format=md").text
+
+
+def test_precision_has_colour_of_its_first_run(client: TestClient, study: int) -> None:
+    page = parse_page(client.get(f"/reports/precision/{study}").text)
+
+    lines = json.loads(
+        next(
+            node.attributes["data-lines"]
+            for node in page.all("div")
+            if "data-lines" in node.attributes
+        )
+    )
+    assert [(line["key"], line["hue"], line["dash"]) for line in lines] == [
+        ("fp32", 1, 0),
+        ("bf16", 2, 0),
+    ]

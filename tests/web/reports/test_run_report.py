@@ -18,7 +18,13 @@ from studio.protocols.events import Failed, Sampled, Started
 from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.web.reports.report_file import MAX_BYTES
-from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
+from tests.support.factories import (
+    make_finished_run,
+    make_recipe,
+    make_run,
+    make_running,
+    metrics_event,
+)
 from tests.support.page_reader import Node, parse_page
 
 HOSTILE = (
@@ -274,3 +280,24 @@ def test_damaged_manifest_does_not_prevent_report(
     (folder / "manifest.json").write_text("{}", encoding="utf-8")
 
     assert "Training report" in report(client)
+
+
+def test_axis_has_unit_of_method(client: TestClient, engine: Engine) -> None:
+    """The loss of a preference method is no longer in nats per token."""
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "answers")
+        make_finished_run(db, "preferences").recipe = make_recipe(method="dpo")
+
+    assert "Loss (nats/token)" in report(client, 1)
+    assert "Loss (nats/token)" not in report(client, 2)
+
+
+def test_validation_has_colour_of_its_run_and_a_dash(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        attempts.apply_events(db, run, [metrics_event(1, loss=2.0, eval_loss=2.5)], 100)
+
+    legend = re.findall(
+        r'<path d="[^"]*h20" class="line-(.)" [^>]*?(dasharray="[^"]*")?/>', report(client)
+    )
+    assert legend[:2] == [("1", ""), ("1", 'dasharray="6 3"')]
