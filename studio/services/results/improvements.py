@@ -86,7 +86,7 @@ def _by_curve(recipe: AnyRecipe, verdict: RunVerdict) -> Iterator[Improvement]:
             reason=f"Validation was best at step {trend.best_step} of {trend.last_step}.",
             change=_scaled_length(recipe, trend.best_step / max(1, trend.last_step)),
         )
-    if trend.shape in {"worse", "broken"}:
+    if trend.is_worse:
         rate = float(f"{recipe.optimisation.learning_rate / fixes.LEARNING_RATE_DIVISOR:.3g}")
         yield Improvement(
             kind="recipe",
@@ -108,7 +108,7 @@ def _by_curve(recipe: AnyRecipe, verdict: RunVerdict) -> Iterator[Improvement]:
 def _by_data(verdict: RunVerdict, rows: int | None) -> Iterator[Improvement]:
     if rows is None:
         return
-    if verdict.trend.shape == "overfitting":
+    if verdict.trend.shape == "overfitting" and not verdict.trend.is_worse:
         reason = f"It memorised its {rows} training rows; more rows delay that."
     elif rows < FEW_ROWS and _is_imperfect(verdict):
         reason = f"It trained on {rows} rows only."

@@ -3,6 +3,7 @@
 Nothing is claimed without a measurement: what was not measured has no verdict.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -49,6 +50,11 @@ class ValidationTrend:
     gain: float = 0.0
     """Relative improvement from the first value to the last; negative if it got worse."""
 
+    @property
+    def is_worse(self) -> bool:
+        """Whether it ended worse than it began, however good it was in between."""
+        return self.shape == "broken" or self.gain <= -CHANGE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPair:
@@ -86,6 +92,8 @@ def load_verdict(db: Session, run: Run) -> RunVerdict:
     before = sample_diff.count_correct(pair.was_right for pair in pairs)
     after = sample_diff.count_correct(pair.is_right for pair in pairs)
     sentence, is_success = judge(before, after, trend)
+    if not math.isfinite(run.metrics.get("loss", 0.0)):
+        sentence, is_success = "Training broke down: its loss became NaN or infinite.", False
     return RunVerdict(
         sentence=sentence,
         is_success=is_success,
@@ -108,12 +116,12 @@ def judge(
     if not after.judged or before.judged != after.judged:
         return _judge_trend(trend)
     if not (before.right or after.right):
-        if trend.shape == "broken" or trend.gain <= -CHANGE:
+        if trend.is_worse:
             return _judge_trend(trend)
-        if trend.gain >= CHANGE:
-            gained = f"{100 * trend.gain:.0f}"
+        if trend.gain >= CHANGE and trend.first is not None and trend.last is not None:
             sentence = (
-                f"Validation improved by {gained} %, but no answer of {after.judged} is right yet"
+                f"Validation went from {trend.first:.4g} to {trend.last:.4g}, but no answer of "
+                f"{after.judged} is right yet"
             )
             return sentence, None
     return _judge_answers(before, after)
@@ -122,8 +130,10 @@ def judge(
 def _judge_trend(trend: ValidationTrend) -> tuple[str, bool | None]:
     if trend.shape == "broken":
         return "Training broke down: validation became NaN or infinite.", False
+    if trend.shape == "none":
+        return "Training is complete. Nothing was validated, so there is no verdict.", None
     if trend.first is None or trend.last is None or trend.shape == "single":
-        return "Training is complete. There is too little validation data for a verdict.", None
+        return "Training is complete. One validation is too little for a verdict.", None
     if trend.gain >= CHANGE:
         return f"It learned: validation went from {trend.first:.4g} to {trend.last:.4g}", True
     if trend.gain <= -CHANGE:
@@ -165,15 +175,16 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend
     best_step, best = min(finite, key=lambda point: sign * point[1])
     least = 1.0 if spec.starts_at_zero else 0.0
     shape = _shape([sign * value for _step, value in finite], least)
+    gain = _relative(sign * first, sign * last, least)
     return ValidationTrend(
         shape=shape,
-        sentence=_trend_sentence(shape, (first, last), (best, best_step)),
+        sentence=_trend_sentence(shape, (first, last), (best, best_step), is_worse=gain <= -CHANGE),
         first=first,
         last=last,
         best=best,
         best_step=best_step,
         last_step=last_step,
-        gain=_relative(sign * first, sign * last, least),
+        gain=gain,
     )
 
 
@@ -190,9 +201,14 @@ def _shape(values: Sequence[float], least: float) -> Shape:
     return "falling" if _relative(values[-2], last, least) >= STILL_FALLING else "level"
 
 
-def _trend_sentence(shape: Shape, ends: tuple[float, float], best: tuple[float, int]) -> str:
+def _trend_sentence(
+    shape: Shape, ends: tuple[float, float], best: tuple[float, int], *, is_worse: bool
+) -> str:
     first, last = ends
     value, step = best
+    if shape == "overfitting" and is_worse:
+        # It may have diverged; only a curve that stays below its start shows memorised rows.
+        return f"Best at step {step} with {value:.4g}, then worse than at first: {last:.4g}."
     return {
         "falling": f"From {first:.4g} to {last:.4g}, and still improving at the end.",
         "level": f"From {first:.4g} to {last:.4g}, then level: more steps would change little.",

@@ -52,6 +52,13 @@ def test_curve_suggests_change(
     assert next(iter(suggest(verdict(*values)).items())) == (title, change)
 
 
+def test_run_that_diverged_after_a_gain_needs_a_lower_rate_not_more_data() -> None:
+    found = suggest(verdict(5.0, 4.0, 84.2))
+
+    assert list(found)[:2] == ["Train shorter", "Lower the learning rate"]
+    assert "Add more data" not in found
+
+
 def test_alarms_suggest_precision_first() -> None:
     found = suggest(verdict(4.0, 3.0), alarms=2, wider="fp32")
 

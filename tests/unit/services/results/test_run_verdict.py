@@ -1,12 +1,17 @@
 """What a run is said to have achieved, from the shape of its curve and its answers."""
 
+import math
+
 import pytest
+from sqlmodel import Session
 
 from studio.db.tables import Sample
 from studio.methods.kto import EVAL_MARGIN
 from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
 from studio.services.results import run_verdict
+from studio.services.runs import attempts
 from studio.services.samples.sample_diff import AnswerScore
+from tests.support.factories import make_running, metrics_event
 
 
 def trend_of(*values: float | None) -> run_verdict.ValidationTrend:
@@ -111,9 +116,9 @@ NO_SCORE = AnswerScore(0, 0)
         ((4.0, 2.0), "It learned: validation went from 4 to 2", True),
         ((2.0, 4.0), "It got worse: validation went from 2 to 4", False),
         ((2.0, 1.99), "It hardly changed", False),
-        ((2.0,), "Training is complete.", None),
-        ((), "Training is complete.", None),
-        ((None, 2.0), "Training is complete.", None),
+        ((2.0,), "Training is complete. One validation is too little", None),
+        ((), "Training is complete. Nothing was validated", None),
+        ((None, 2.0), "Training is complete. One validation is too little", None),
         ((4.0, 3.0, None), "Training broke down", False),
     ],
 )
@@ -129,8 +134,23 @@ def test_no_right_answer_but_better_curve_claims_no_success() -> None:
     scores = AnswerScore(0, 6), AnswerScore(0, 6)
     sentence, is_success = run_verdict.judge(*scores, trend_of(4.0, 2.0))
 
-    assert sentence == "Validation improved by 50 %, but no answer of 6 is right yet"
+    assert sentence == "Validation went from 4 to 2, but no answer of 6 is right yet"
     assert is_success is None
+
+
+def test_curve_that_diverged_is_not_said_to_memorise() -> None:
+    trend = trend_of(5.0, 4.0, 84.2)
+
+    assert trend.sentence == "Best at step 10 with 4, then worse than at first: 84.2."
+
+
+def test_loss_that_became_nan_is_told_without_validation(db: Session) -> None:
+    run = make_running(db)
+    attempts.apply_events(db, run, [metrics_event(1, loss=2.0), metrics_event(2, loss=math.nan)], 1)
+    verdict = run_verdict.load_verdict(db, run)
+
+    assert verdict.sentence == "Training broke down: its loss became NaN or infinite."
+    assert verdict.is_success is False
 
 
 def sample(position: int, stage: str, answer: str) -> Sample:
