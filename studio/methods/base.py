@@ -46,6 +46,11 @@ class Method:
     examples_per_row: Mapping[str, int] = field(default_factory=dict)
     """How many examples a row of some kinds becomes; one, if its kind is not here."""
 
+    openai_type: str = ""
+    """Its name in OpenAI's fine-tuning API; empty if that has no such method."""
+    openai_hyperparameters: Mapping[str, str] = field(default_factory=dict)
+    """What OpenAI calls its own settings, and the dotted names of these in the recipe."""
+
     @property
     def objective(self) -> MetricSpec:
         """The metric that picks the best weights, ends runs early and guides sweeps."""

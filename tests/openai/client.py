@@ -110,6 +110,34 @@ def check_a_job_is_trained() -> None:
     known["job"], known["model"] = told.id, told.fine_tuned_model
 
 
+def check_a_model_learns_from_preferences() -> None:
+    """Use the rows and the job of OpenAI's guide to direct preference optimisation."""
+    pairs = [
+        {
+            "input": {"messages": [{"role": "user", "content": f"What is the capital of {land}?"}]},
+            "preferred_output": [{"role": "assistant", "content": f"Town {land}."}],
+            "non_preferred_output": [{"role": "assistant", "content": "Who knows?"}],
+        }
+        for land in range(16)
+    ]
+    file = client.files.create(file=("pairs.jsonl", lines(pairs)), purpose="fine-tune")
+    job = client.fine_tuning.jobs.create(
+        training_file=file.id,
+        model="starter",
+        method={
+            "type": "dpo",
+            "dpo": {"hyperparameters": {"n_epochs": 1, "beta": 0.2, "batch_size": "auto"}},
+        },
+        extra_body={"x_studio": TINY},
+    )
+    ended = until("succeeded", job.id)
+
+    assert (ended.method.type, ended.method.dpo.hyperparameters.beta) == ("dpo", 0.2)
+    assert ended.fine_tuned_model
+    events = client.fine_tuning.jobs.list_events(job.id).data
+    assert any("train_loss" in (one.data or {}) for one in events)
+
+
 def check_a_job_is_told_as_openai_does() -> None:
     job = client.fine_tuning.jobs.retrieve(known["job"])
 
@@ -253,7 +281,7 @@ def check_whoever_hangs_up_keeps_nobody_waiting() -> None:
 
 def check_what_there_is_not_is_refused() -> None:
     jobs = client.fine_tuning.jobs
-    dpo: Any = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.1}}}
+    reinforcement: Any = {"type": "reinforcement", "reinforcement": {}}
     wandb: Any = [{"type": "wandb", "wandb": {"project": "p"}}]
     file = known["training"]
     told = [
@@ -262,7 +290,7 @@ def check_what_there_is_not_is_refused() -> None:
             (openai.BadRequestError, lambda: jobs.create(model="starter", training_file="file-0")),
             (
                 openai.BadRequestError,
-                lambda: jobs.create(model="starter", training_file=file, method=dpo),
+                lambda: jobs.create(model="starter", training_file=file, method=reinforcement),
             ),
             (
                 openai.BadRequestError,

@@ -222,4 +222,6 @@ METHOD = Method(
         full_preset(5e-7),
     ),
     sequences_per_row=2,
+    openai_type="dpo",
+    openai_hyperparameters={"beta": "preference.beta"},
 )

@@ -41,6 +41,7 @@ METHOD = Method(
         "judged": "SFT trains on the answers rated good.",
     },
     ignores=_IGNORED,
+    openai_type="supervised",
     presets=(
         Preset(
             name="quick",

@@ -22,7 +22,7 @@ from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping as Reading
 from studio.intake.mapping import Split
-from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
+from studio.methods import DEFAULT_METHOD, METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
 from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.datasets import dataset_builds, datasets, versions
@@ -195,6 +195,8 @@ class JobRequest:
 
     model: str
     training_file: str
+    method: str = DEFAULT_METHOD
+    """Unless `changes` names another."""
     validation_file: str | None = None
     suffix: str = ""
     seed: int | None = None
@@ -202,6 +204,8 @@ class JobRequest:
     """None uses the studio's default; so do the next two."""
     batch_size: int | None = None
     learning_rate_multiplier: float | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """The method's own hyperparameters, nested like the recipe."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Recipe overrides, nested like the recipe."""
     pairs: Mapping[str, str] = field(default_factory=dict)
@@ -425,7 +429,7 @@ def _build_recipe(db: Session, request: JobRequest, training: Dataset) -> AnyRec
         "checkpoints": {"keep_after_success": True},
     }
     try:
-        method = {key: request.changes[key] for key in ("method",) if key in request.changes}
+        method = {"method": request.changes.get("method", request.method)}
         recipe = runs.with_overrides(runs.build_recipe(values | method), request.changes)
     except InvalidError as error:
         error.param = f"x_studio.{error.param}"
@@ -438,4 +442,5 @@ def _build_recipe(db: Session, request: JobRequest, training: Dataset) -> AnyRec
         "seed": request.seed,
     }
     given = {name: value for name, value in optimisation.items() if value is not None}
-    return runs.with_overrides(recipe, merge({"optimisation": given}, request.changes))
+    own = request.own if recipe.method == request.method else {}
+    return runs.with_overrides(recipe, merge(merge({"optimisation": given}, own), request.changes))

@@ -118,10 +118,71 @@ def test_the_recipe_may_name_a_method(client: TestClient) -> None:
     assert recipe["optimisation"]["num_train_epochs"] == 1
 
 
+PAIRS = "".join(
+    json.dumps(
+        {
+            "input": {"messages": [{"role": "user", "content": f"Question {number}?"}]},
+            "preferred_output": [{"role": "assistant", "content": f"Answer {number}."}],
+            "non_preferred_output": [{"role": "assistant", "content": "No idea."}],
+        }
+    )
+    + "\n"
+    for number in range(30)
+).encode()
+
+
+def test_dpo_job_creates_run_with_its_hyperparameters(client: TestClient) -> None:
+    file = bring(client, PAIRS)
+    asked = {"n_epochs": 2, "beta": 0.4, "learning_rate_multiplier": 0.5}
+    method = {"type": "dpo", "dpo": {"hyperparameters": asked}}
+    job = ask(client, training_file=file["id"], method=method).json()
+
+    recipe = job["x_studio"]["recipe"]
+    assert (recipe["method"], recipe["preference"]["beta"]) == ("dpo", 0.4)
+    assert recipe["optimisation"]["learning_rate"] == pytest.approx(2.5e-6)
+    resolved = {"n_epochs": 2, "batch_size": 8, "learning_rate_multiplier": 0.5, "beta": 0.4}
+    assert job["method"] == {"type": "dpo", "dpo": {"hyperparameters": resolved}}
+
+
+def test_dpo_chooses_its_own_defaults(client: TestClient) -> None:
+    file = bring(client, PAIRS)
+    job = ask(client, training_file=file["id"], method={"type": "dpo"}).json()
+
+    resolved = {"n_epochs": 1, "batch_size": 8, "learning_rate_multiplier": 1.0, "beta": 0.1}
+    assert job["method"]["dpo"]["hyperparameters"] == resolved
+
+
+def test_rows_that_the_method_cannot_read_are_rejected(client: TestClient) -> None:
+    answer = ask(client, method={"type": "dpo"})
+
+    assert answer.status_code == 400
+    assert "cannot train on conversations" in answer.json()["error"]["message"]
+
+
+def test_x_studio_names_a_method_that_openai_lacks(client: TestClient) -> None:
+    file = bring(client, PAIRS)
+    job = ask(
+        client,
+        training_file=file["id"],
+        method={"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.4}}},
+        x_studio={"method": "kto"},
+    ).json()
+
+    recipe = job["x_studio"]["recipe"]
+    assert (recipe["method"], recipe["rating"]["beta"]) == ("kto", 0.1)
+    assert job["method"]["type"] == "supervised"
+
+
 @pytest.mark.parametrize(
     ("job", "refusal"),
     [
-        ({"method": {"type": "dpo"}}, (400, "unsupported_method", "method.type")),
+        ({"method": {"type": "dpo", "dpo": {"beta": 1}}}, (400, "unknown_parameter", "beta")),
+        (
+            {"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 3}}}},
+            (400, "invalid", "method.dpo.hyperparameters.beta"),
+        ),
+        ({"method": {"type": "dpo", "supervised": {}}}, (400, "invalid", "method.supervised")),
+        ({"method": {"dpo": {}}}, (400, "invalid", "method.dpo")),
         ({"method": {"type": "reinforcement"}}, (400, "unsupported_method", "method.type")),
         ({"training_file": "file-99"}, (400, "invalid_training_file", "training_file")),
         ({"validation_file": "nope"}, (400, "invalid_validation_file", "validation_file")),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Le, Len
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import Field
 from sqlmodel import Session
@@ -14,7 +14,7 @@ from sqlmodel import Session
 from studio.db.accounts import IdempotencyKey
 from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import OpenAIJob, Run
-from studio.errors import InvalidError
+from studio.recipe.dotted_keys import nest
 from studio.services.accounts import idempotency_keys, owners
 from studio.services.estimates import run_progress
 from studio.services.openai import fine_tuning_jobs, model_names
@@ -22,6 +22,16 @@ from studio.services.openai.fine_tuning_jobs import JobCheckpoint, JobEvent, Job
 from studio.services.queue import queue
 from studio.services.runs import failure_report, run_commands, runs
 from studio.web.api.conventions import ChosenPrecision, chosen_precision
+from studio.web.api.openai.job_methods import (
+    Hyperparameters,
+    JobMethodOut,
+    Method,
+    ResolvedOut,
+    get_hyperparameters,
+    get_method,
+    method_out,
+    resolved_hyperparameters,
+)
 from studio.web.api.openai.schemas import (
     Body,
     OpenAIListing,
@@ -38,29 +48,10 @@ from studio.web.http.multipart_upload import read_limits
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["openai"])
 
 
-Auto = Literal["auto"]
-
 MetadataKey = Annotated[str, Field(max_length=64, pattern=r'^[^"\\]*$')]
 """A metadata key. Characters that databases treat differently in queries are not allowed."""
 
-SUPPORTED_METHOD = "supervised"
 _NEUTRAL_VALUES: dict[str, Collection[object]] = {"integrations": ([],)}
-
-
-class Hyperparameters(Body):
-    n_epochs: Auto | Annotated[int, Ge(1), Le(50)] = "auto"
-    batch_size: Auto | Annotated[int, Ge(1), Le(256)] = "auto"
-    learning_rate_multiplier: Auto | Annotated[float, Gt(0), Le(1000)] = "auto"
-    """Multiplies the recommended learning rate for the model and its trainable weights."""
-
-
-class Supervised(Body):
-    hyperparameters: Hyperparameters = Hyperparameters()
-
-
-class Method(Body):
-    type: Annotated[str, Len(1, 50)] = SUPPORTED_METHOD
-    supervised: Supervised | None = None
 
 
 class NewJob(Body):
@@ -83,23 +74,6 @@ class JobErrorOut(Out):
     code: str
     message: str
     param: str | None = None
-
-
-class ResolvedOut(Out):
-    """The hyperparameters a job actually uses."""
-
-    n_epochs: float
-    batch_size: int
-    learning_rate_multiplier: float
-
-
-class SupervisedOut(Out):
-    hyperparameters: ResolvedOut
-
-
-class JobMethodOut(Out):
-    type: Literal["supervised"] = "supervised"
-    supervised: SupervisedOut
 
 
 class StudioOut(Out):
@@ -163,35 +137,10 @@ class JobCheckpointOut(Out):
     metrics: dict[str, float]
 
 
-def get_hyperparameters(new: NewJob) -> Hyperparameters:
-    """Return the requested hyperparameters, from either place that clients send them in.
-
-    Raises:
-        InvalidError: The job asks for something unsupported.
-
-    """
-    check_fields(new, (), _NEUTRAL_VALUES)
-    kind = new.method.type if new.method else SUPPORTED_METHOD
-    if kind != SUPPORTED_METHOD:
-        error = InvalidError(
-            f"The method {kind} is not available in this studio.",
-            hint=f"Use {SUPPORTED_METHOD}.",
-            param="method.type",
-        )
-        error.code = "unsupported_method"
-        raise error
-    supervised = new.method.supervised if new.method else None
-    chosen = supervised.hyperparameters if supervised else new.hyperparameters or Hyperparameters()
-    for part in (new.method, supervised, chosen):
-        if part is not None:
-            check_fields(part, (), {})
-    return chosen
-
-
 def job_out(db: Session, run: Run) -> JobOut:
     job = fine_tuning_jobs.get_job(db, run)
     rate = fine_tuning_jobs.recommended_learning_rate(db, run.recipe)
-    resolved = _resolved_hyperparameters(run, rate)
+    resolved = resolved_hyperparameters(run, rate)
     has_succeeded = run.status is RunStatus.SUCCEEDED
     return JobOut(
         id=f"ftjob-{run.id}",
@@ -202,7 +151,7 @@ def job_out(db: Session, run: Run) -> JobOut:
         fine_tuned_model=model_names.tuned_model_name(run, job.suffix) if has_succeeded else None,
         status=_job_status(run, job),
         hyperparameters=resolved,
-        method=JobMethodOut(supervised=SupervisedOut(hyperparameters=resolved)),
+        method=method_out(run, resolved),
         training_file=f"file-{job.training_id}",
         validation_file=f"file-{job.validation_id}" if job.validation_id else None,
         result_files=[f"file-results-{run.id}"] if has_succeeded else [],
@@ -271,17 +220,6 @@ def _job_status(run: Run, job: OpenAIJob) -> str:
     if run.status is RunStatus.STOPPING:
         return _STOPPING_STATUSES.get(run.asked or RunCommand.CANCEL, "cancelled")
     return _JOB_STATUSES[run.status]
-
-
-def _resolved_hyperparameters(run: Run, recommended: float) -> ResolvedOut:
-    optimisation = run.recipe.optimisation
-    epochs = optimisation.num_train_epochs
-    return ResolvedOut(
-        n_epochs=int(epochs) if epochs == int(epochs) else epochs,
-        batch_size=optimisation.per_device_train_batch_size
-        * optimisation.gradient_accumulation_steps,
-        learning_rate_multiplier=round(optimisation.learning_rate / recommended, 6),
-    )
 
 
 def _estimated_finish(run: Run) -> int | None:
@@ -422,10 +360,18 @@ def _retry_key(request: Request, body: bytes) -> str:
 
 
 def _job_request(new: NewJob) -> JobRequest:
-    chosen = get_hyperparameters(new)
+    check_fields(new, (), _NEUTRAL_VALUES)
+    chosen = get_hyperparameters(new.method, new.hyperparameters)
     changes: dict[str, Any] = new.x_studio or {}
+    method = get_method(new.method)
+    own = {
+        place: value
+        for name, place in method.openai_hyperparameters.items()
+        if (value := getattr(chosen, name, "auto")) != "auto"
+    }
     return JobRequest(
         model=new.model,
+        method=method.name,
         training_file=new.training_file,
         validation_file=new.validation_file,
         suffix=new.suffix or "",
@@ -435,6 +381,7 @@ def _job_request(new: NewJob) -> JobRequest:
         learning_rate_multiplier=None
         if chosen.learning_rate_multiplier == "auto"
         else chosen.learning_rate_multiplier,
+        own=nest(own.items()),
         changes=changes,
         pairs=new.metadata or {},
     )
