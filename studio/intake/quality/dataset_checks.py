@@ -24,6 +24,7 @@ from studio.intake.quality.row_checks import (
     OVER_LONG_MESSAGE,
     ROW_CHECKS,
     TEXT_CHECKS,
+    answer_chars,
     ascii_script,
     is_over_long,
     last_answer,
@@ -52,6 +53,10 @@ _MIN_ROWS = 20
 """Minimum number of rows for shares to be meaningful."""
 _MAX_CLASS_RATIO = 20
 """Maximum ratio of the most frequent to the rarest class."""
+_MAX_RATING_RATIO = 10
+"""Maximum ratio of good to bad answers, or of bad to good ones."""
+_LONGER_SHARE = 0.8
+"""From this share on, the better answers of pairs are nearly always longer."""
 _STRAY_SCRIPT_SHARE = 0.1
 """Up to this share of the rows, another script counts as stray and not as the dataset's own."""
 
@@ -151,6 +156,9 @@ class _PartScan:
     answers: dict[str, _RowNumbers] = field(default_factory=dict)
     """Collected only while there are few."""
     labels: Counter[bool] = field(default_factory=Counter)
+    pairs: int = 0
+    longer: _RowNumbers = field(default_factory=_RowNumbers)
+    """Pairs whose better answer is longer than the worse."""
 
     @property
     def usable(self) -> int:
@@ -176,6 +184,10 @@ class _PartScan:
             self.answers.setdefault(last_answer(row)[:100], _RowNumbers()).note(self.rows)
         if "label" in row:
             self.labels[row["label"]] += 1
+        if "rejected" in row:
+            self.pairs += 1
+            if answer_chars(row, "chosen") > answer_chars(row, "rejected"):
+                self.longer.note(self.rows)
 
     @staticmethod
     def _question_hash(row: Mapping[str, Any]) -> int:
@@ -220,6 +232,7 @@ def _part_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     yield from _script_findings(scan, part)
     yield from _class_balance_findings(scan, part)
     yield from _label_findings(scan, part)
+    yield from _pair_findings(scan, part)
 
 
 def _duplicate_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
@@ -228,7 +241,8 @@ def _duplicate_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
         message = "Duplicate rows"
         yield _repetition_finding("duplicates", message, count, twins, part)
     question_count, others = find_repeats(scan.question_hashes, MAX_LISTED_ROWS)
-    if question_count > count:
+    # Several answers to one question are what ratings are for.
+    if question_count > count and not scan.labels:
         message = "The same questions have different answers"
         others = {row: first for row, first in others.items() if row not in twins}
         yield _repetition_finding("same_question", message, question_count - count, others, part)
@@ -311,12 +325,41 @@ def _label_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     if scan.labels and not scan.labels[True]:
         yield Finding(
             code="no_good_answers",
-            message="No row is labelled good, so SFT has nothing to train on",
+            message="No answer is rated good, so no method can train on this data",
             count=scan.rows,
             rows=list(range(1, min(scan.rows, MAX_LISTED_ROWS) + 1)),
             part=part,
             blocking=True,
         )
+
+    elif scan.rows >= _MIN_ROWS and scan.labels:
+        yield from _one_sided_findings(scan, part)
+
+
+def _one_sided_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
+    """Report that nearly all answers have the same rating."""
+    good, bad = scan.labels[True], scan.labels[False]
+    if max(good, bad) <= _MAX_RATING_RATIO * min(good, bad):
+        return
+    message = f"Only {bad:,} of {scan.rows:,} answers are rated bad"
+    if good < bad:
+        message = f"Only {good:,} of {scan.rows:,} answers are rated good"
+    yield Finding(code="one_sided", message=message, count=min(good, bad), rows=[], part=part)
+
+
+def _pair_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
+    """Report that the better answer is nearly always the longer one."""
+    if scan.pairs < _MIN_ROWS or scan.longer.count < _LONGER_SHARE * scan.pairs:
+        return
+    share = 100 * scan.longer.count // scan.pairs
+    message = (
+        f"In {share} % of the pairs, the better answer is the longer one; the model may learn to "
+        "write more instead of better"
+    )
+    rows = scan.longer.rows
+    yield Finding(
+        code="longer_is_better", message=message, count=scan.longer.count, rows=rows, part=part
+    )
 
 
 FINDINGS_FILE = "findings.json"

@@ -161,11 +161,32 @@ TEXT_CHECKS: dict[str, tuple[str, re.Pattern[str]]] = {
 }
 """Checks of single texts: the message, and the pattern to find."""
 
+
+def is_equal_pair(row: Row) -> bool:
+    """Whether both answers of a preference say the same, apart from whitespace."""
+    if "rejected" not in row:
+        return False
+    better, worse = (
+        [(turn["role"], turn["content"].split(), turn.get("tool_calls")) for turn in row[part]]
+        for part in ("chosen", "rejected")
+    )
+    return better == worse
+
+
+def answer_chars(row: Row, part: str) -> int:
+    """Return how long one of the two answers of a preference is, in characters."""
+    return sum(len(turn["content"]) for turn in row[part])
+
+
 ROW_CHECKS: dict[str, tuple[str, Callable[[Row], bool]]] = {
     "says_nothing": ("Answers have no letters or digits", has_empty_answer),
     "out_of_order": (
         "Turns do not alternate, or a system turn is not first; some chat templates reject that",
         is_out_of_order,
+    ),
+    "equal_pair": (
+        "The better and the worse answer are equal; methods that compare them leave such rows out",
+        is_equal_pair,
     ),
 }
 """Checks of whole rows."""

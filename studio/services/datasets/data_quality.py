@@ -33,7 +33,7 @@ DUPLICATE_CODES: dict[str, Literal["exact", "question"]] = {
 }
 """Findings that keep the first of each group of rows, and their mapping option."""
 
-_IMBALANCE_CODES = {"uneven_classes", "one_answer"}
+_IMBALANCE_CODES = {"uneven_classes", "one_answer", "one_sided", "longer_is_better"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def can_exclude(mapping: Mapping, finding: dict[str, Any]) -> bool:
     """Return whether another mapping of the file can exclude the rows of a finding.
 
     It cannot for rows of a separate validation file, which the mapping does not read; for
-    findings that make all rows useless; and for class imbalance, which it cannot fix.
+    findings that make all rows useless; and for imbalance, which it cannot fix.
     """
     if finding["code"] in DUPLICATE_CODES:
         return True

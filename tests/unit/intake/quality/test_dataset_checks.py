@@ -157,3 +157,55 @@ def test_plain_text_rows_are_checked(found: Any) -> None:  # noqa: ANN401 -- see
 
 def test_long_row_threshold_matches_default_max_length() -> None:
     assert Data().max_length == LONG_TOKENS
+
+
+def preference(number: int, better: str, worse: str) -> Row:
+    return {
+        "messages": [{"role": "user", "content": f"Question {number}?"}],
+        "chosen": [{"role": "assistant", "content": better}],
+        "rejected": [{"role": "assistant", "content": worse}],
+    }
+
+
+def test_equal_answers_of_a_pair_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
+    rows = [preference(i, f"Right {i}.", f"Wrong, {i}.") for i in range(12)]
+    told = found([*rows, preference(12, "The same.", " The  same.")])
+
+    assert {name: (one.count, one.rows) for name, one in told.items()} == {"equal_pair": (1, [13])}
+
+
+@pytest.mark.parametrize(("longer", "is_found"), [(30, True), (24, True), (23, False), (0, False)])
+def test_better_answers_that_are_mostly_longer_are_reported(
+    found: Any,  # noqa: ANN401 -- see above
+    longer: int,
+    *,
+    is_found: bool,
+) -> None:
+    rows = [
+        preference(i, f"{i} is long enough." if i < longer else f"{i}.", f"{i} is short.")
+        for i in range(30)
+    ]
+    told = found(rows)
+
+    assert ("longer_is_better" in told) is is_found
+    if is_found:
+        share = 100 * longer // 30
+        assert told["longer_is_better"].message.startswith(f"In {share} % of the pairs")
+
+
+@pytest.mark.parametrize(("bad", "is_found"), [(1, True), (3, False), (15, False), (29, True)])
+def test_one_sided_ratings_are_reported(
+    found: Any,  # noqa: ANN401 -- see above
+    bad: int,
+    *,
+    is_found: bool,
+) -> None:
+    told = found([row | {"label": i >= bad} for i, row in enumerate(several(30))])
+
+    assert ("one_sided" in told) is is_found
+
+
+def test_rated_answers_to_one_question_are_no_finding(found: Any) -> None:  # noqa: ANN401 -- see above
+    rows = [pair(f"Question {i // 2}?", f"Answer {i}.") | {"label": i % 2 == 0} for i in range(40)]
+
+    assert found(rows) == {}
