@@ -7,6 +7,7 @@ from itertools import pairwise
 from studio.services.metrics.metrics import Series
 from studio.web.compare.comparison_url import CurveShape
 from studio.web.compare.curve_styles import StyledCurve
+from studio.web.i18n.locale import gettext
 
 SPREAD = 0.4
 """The share of the values' range by which curves are moved apart in all."""
@@ -27,8 +28,11 @@ def shape_curves(
 def shape_title(title: str, shape: CurveShape, baseline: str) -> str:
     """Return the title of a chart, with what was done to its curves."""
     if shape == "difference":
-        return f"{title}: difference from {baseline}"
-    return f"{title}: curves moved apart, not to scale" if shape == "offset" else title
+        template = gettext("%(title)s: difference from %(baseline)s")
+        return template % {"title": title, "baseline": baseline}
+    if shape == "offset":
+        return gettext("%(title)s: curves moved apart, not to scale") % {"title": title}
+    return title
 
 
 def fill_gaps(x: Sequence[float], values: Values) -> list[float | None]:

@@ -5,6 +5,7 @@ have classes, by which a style sheet around a chart can change them, for example
 """
 
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -32,6 +33,9 @@ OUTLIER_SHARE = 0.02
 """The share of values at each end that a clipped axis leaves out."""
 MIN_RANGE = 1e-300
 """Below this, the arithmetic of a scale would underflow."""
+
+TITLE_WIDTHS = (8.5, 7.5)
+"""The mean width of a letter in a title of one line, and of two."""
 
 Point = tuple[float, float]
 Scales = tuple["Scale", "Scale"]
@@ -177,9 +181,45 @@ def _svg_header(height: float, options: ChartOptions) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" '
         f'role="img"><title>{title}</title>'
         f'<rect class="ground" width="{width}" height="{height}" fill="#fff"/>'
-        f'<text class="ink" x="{LEFT}" y="24" font-size="15" font-weight="600" fill="{INK}">'
-        f"{title}</text>"
+        f'<g class="ink" font-weight="600" fill="{INK}">{"".join(_title_lines(options))}</g>'
     )
+
+
+def _title_lines(options: ChartOptions) -> Iterator[str]:
+    """Write the title in one line, or smaller in two, the second of which may be cut."""
+    room = options.right - LEFT
+    lines, tops, size = _wrap(options.title, room / TITLE_WIDTHS[0]), [24], 15
+    if len(lines) > 1:
+        letters = room / TITLE_WIDTHS[1]
+        first, *others = _wrap(options.title, letters)
+        lines, tops, size = [first, _cut("".join(others), letters)], [17, 34], 13
+    for top, line in zip(tops, lines, strict=True):
+        yield f'<text x="{LEFT}" y="{top}" font-size="{size}">{escape(line.strip())}</text>'
+
+
+def _wrap(text: str, room: float) -> list[str]:
+    """Break a text where its letters fill a line: at a space, or next to a wide letter."""
+    gap, used = 0, 0
+    for index, letter in enumerate(text):
+        used += _width_of(letter)
+        if used > room:
+            end = gap or max(1, index)
+            return [text[:end], *_wrap(text[end:], room)]
+        if letter == " " or _width_of(letter) > 1:
+            gap = index + 1
+    return [text]
+
+
+def _cut(text: str, room: float) -> str:
+    whole = text
+    while text and sum(map(_width_of, text)) > room - (text != whole):
+        text = text[:-1]
+    return text if text == whole else f"{text}…"
+
+
+def _width_of(letter: str) -> int:
+    """Return how wide a letter is: two for those of East Asian scripts."""
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def _scales(x: Sequence[float], lines: Sequence[ChartLine], options: ChartOptions) -> Scales:

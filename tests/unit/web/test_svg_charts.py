@@ -7,7 +7,7 @@ import pytest
 
 from studio.services.metrics.metrics import Series
 from studio.web.compare import svg_chart
-from studio.web.compare.svg_chart import ChartLine, ChartOptions
+from studio.web.compare.svg_chart import ChartLine, ChartOptions, ChartSize
 
 X = [1.0, 2.0, 3.0, 4.0]
 PLAIN = ChartOptions(title="t", x_axis="step")
@@ -100,3 +100,15 @@ def test_smoothing_is_bias_corrected() -> None:
         pytest.approx(2.0),
     ]
     assert math.isclose(svg_chart.smooth([0.0, 1.0], 0.5)[1] or 0, 2 / 3)
+
+
+def test_long_title_takes_two_lines_and_is_never_wider_than_the_chart() -> None:
+    title = "Validation loss (nats/token): difference from " + "a long name " * 20
+    size = ChartSize(width=520, height=300)
+    svg = svg_chart.render_svg([], [], ChartOptions(title=title, x_axis="step", size=size))
+    lines = re.findall(r'<text x="72" y="\d+" font-size="13">([^<]*)</text>', svg)
+
+    assert lines[0] == "Validation loss (nats/token): difference from a long"
+    assert lines[1].endswith("…")
+    assert f"<title>{title}</title>" in svg
+    assert all(len(line) * 7.5 <= 520 - 72 for line in lines)
