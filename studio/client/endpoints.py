@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import TypeAdapter
@@ -71,6 +71,9 @@ class ApiRequest(Generic[T]):
         return bool(self.key) or self.method in {"GET", "PUT", "DELETE"}
 
     def read(self, content: bytes) -> T:
+        if self.shape is str:
+            text: Any = content.decode()
+            return cast("T", text)
         adapter: TypeAdapter[T] = TypeAdapter(self.shape)
         return adapter.validate_json(content or b"null")
 
@@ -169,6 +172,11 @@ def metrics(
     params = {"keys": ",".join(keys), "x": x, "buckets": buckets}
     bounds = {"from": between[0], "to": between[1]}
     return _get_request(f"/runs/{run_id}/metrics", schemas.Curves, **params, **bounds)
+
+
+def run_report(run_id: int) -> ApiRequest[str]:
+    """Get the report of a run: one HTML file."""
+    return _get_request(f"/runs/{run_id}/report", str)
 
 
 def artifacts(run_id: int) -> ApiRequest[schemas.Page[schemas.File]]:
@@ -295,6 +303,11 @@ def stop_sweep(sweep_id: int) -> ApiRequest[schemas.Sweep]:
 def compare(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[schemas.Comparison]:
     """Compare the settings of runs, and their metrics against those of the base run."""
     return _get_request("/compare", schemas.Comparison, runs=",".join(map(str, run_ids)), base=base)
+
+
+def comparison_report(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[str]:
+    """Get the report of a comparison: one HTML file."""
+    return _get_request("/compare/report", str, runs=",".join(map(str, run_ids)), base=base)
 
 
 def queue() -> ApiRequest[schemas.Queue]:

@@ -74,6 +74,7 @@ class RunMethods(Resource[W]):
     again = Method(endpoints.rerun)
     metrics = Method(endpoints.metrics)
     artifacts = Method(endpoints.artifacts)
+    report = Method(endpoints.run_report)
 
 
 class TaskMethods(Resource[W]):
@@ -115,6 +116,7 @@ class StudioMethods(Resource[W]):
     """A studio on this machine or another one."""
 
     compare = Method(endpoints.compare)
+    comparison_report = Method(endpoints.comparison_report)
     queue = Method(endpoints.queue)
 
     def __init__(self, transport: W) -> None:

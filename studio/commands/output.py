@@ -34,23 +34,24 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console().print(table)
 
 
-_METRICS = ("loss", "eval_loss")
-"""What every method reports."""
+def print_runs(runs: Sequence["Run"]) -> None:
+    """Print runs with the losses and objectives that at least one of them has."""
+    from studio.methods import DEFAULT_OBJECTIVE, MAIN_METRICS  # noqa: PLC0415 -- heavy import
 
-
-def print_runs(runs: Iterable["Run"]) -> None:
+    reported = [key for key in MAIN_METRICS if any(key in run.metrics for run in runs)]
+    keys = reported or ["loss", DEFAULT_OBJECTIVE]
     rows = (
         [
             str(run.id),
             run.name,
             run.status,
             "" if run.progress is None else f"{run.progress:.0%}",
-            *(format_number(run.metrics.get(key)) for key in _METRICS),
+            *(format_number(run.metrics.get(key)) for key in keys),
             f"{run.created_at:%Y-%m-%d %H:%M}",
         ]
         for run in runs
     )
-    print_table(("id", "name", "status", "progress", *_METRICS, "created"), rows)
+    print_table(("id", "name", "status", "progress", *keys, "created"), rows)
 
 
 def format_number(value: float | None) -> str:

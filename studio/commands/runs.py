@@ -39,6 +39,10 @@ Query = Annotated[str, typer.Argument(help="A query as in the search box: 'statu
 Sort = Annotated[str, typer.Option(help="The field to sort by; a leading minus reverses it.")]
 Limit = Annotated[int, typer.Option(help="The maximum number of runs.", min=1)]
 Base = Annotated[int | None, typer.Option(help="The run to compare the others against.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="The file to write; by default named after the runs."),
+]
 Keys = Annotated[
     str,
     typer.Option(help="The metrics, separated by commas: loss,grad_norm. Empty for the main ones."),
@@ -167,6 +171,22 @@ def compare(run_ids: RunIds, base: Base = None, *, as_json: JsonOption = False) 
     ]
     heads = [f"run {run_id}{' (base)' * (run_id == comparison.base)}" for run_id in comparison.runs]
     print_table(["", *heads], settings + metric_rows)
+
+
+@app.command()
+def report(run_ids: RunIds, base: Base = None, output: Output = None) -> None:
+    """Save the report of a run, or of a comparison of several, as one HTML file."""
+    is_comparison = len(run_ids) > 1 or base is not None
+    with _studio() as studio:
+        html = (
+            studio.comparison_report(run_ids, base=base)
+            if is_comparison
+            else studio.runs.report(run_ids[0])
+        )
+    name = "comparison" if is_comparison else "run"
+    path = output or Path(f"{name}-{'-'.join(map(str, run_ids[:6]))}-report.html")
+    path.write_text(html, encoding="utf-8")
+    typer.echo(f"Saved {path}.")
 
 
 def _studio() -> "Studio":

@@ -36,6 +36,8 @@ METRICS = metrics.catalogue(method.metrics for method in METHODS.values())
 """All metrics of all methods by key, in display order."""
 OBJECTIVES = tuple(dict.fromkeys(method.objective.key for method in METHODS.values()))
 """The metrics that the methods optimise."""
+DEFAULT_OBJECTIVE = METHODS[DEFAULT_METHOD].objective.key
+"""The metric in tables of runs, which may be of several methods."""
 MAIN_METRICS = ("loss", *OBJECTIVES)
 """The metrics that commands and comparisons show by default."""
 

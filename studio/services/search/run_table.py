@@ -12,7 +12,7 @@ from sqlmodel import Session, col, func, select
 from studio.db.summaries import MetricSummary, SavedView
 from studio.db.tables import Run
 from studio.errors import InvalidError, NotFoundError
-from studio.metrics import EVAL_LOSS
+from studio.methods import DEFAULT_OBJECTIVE
 from studio.services import experiments
 from studio.services.metrics import metric_summaries
 from studio.services.search import query_fields, query_filters
@@ -54,7 +54,7 @@ def delete_view(db: Session, view_id: int) -> None:
 
 DEFAULT_COLUMNS = (
     *("name", "status", "tag", "model", "dataset", "precision"),
-    EVAL_LOSS.key,
+    DEFAULT_OBJECTIVE,
     *("loss.curve", "tokens_per_second", "duration", "created"),
 )
 """Columns shown by default."""

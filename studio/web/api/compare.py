@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Engine
@@ -21,9 +21,12 @@ from studio.web.api import conventions as api
 from studio.web.api.runs.event_streams import HEARTBEAT
 from studio.web.api.runs.run_results import AxisName, CurveWindowParams, SeriesOut
 from studio.web.compare import comparison_export
+from studio.web.compare.comparison_url import ComparisonQuery
 from studio.web.compare.curve_styles import CurveAxis, CurveSet, load_curves
 from studio.web.http.deps import DB, RunIds
 from studio.web.http.event_hub import StreamSlot
+from studio.web.reports import report_file
+from studio.web.reports.comparison_report import render_comparison_report
 
 router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/compare", tags=["compare"])
 
@@ -124,6 +127,17 @@ def show(
             "curves": _series_by_metric(curve_set),
         }
     )
+
+
+@router.get("/report", response_class=HTMLResponse)
+def report(
+    db: DB, runs: RunIds, base: Annotated[int | None, Query(ge=1, lt=2**63)] = None
+) -> Response:
+    """Download a report of a comparison to share: one HTML file without links."""
+    made = compare.compare(db, runs, base)
+    query = ComparisonQuery(runs=[run.id or 0 for run in made.runs], base=made.base.id)
+    html = render_comparison_report(db, query, "", "", is_file=True)
+    return report_file.respond(html, report_file.comparison_report_name(query.runs), download=True)
 
 
 @router.get("/curves")

@@ -177,6 +177,7 @@ ROUTE_PERMISSIONS = {
     "/api/v1/chores/{chore_id}/log": "GET read",
     "/api/v1/compare": "GET read",
     "/api/v1/compare/curves": "GET read",
+    "/api/v1/compare/report": "GET read",
     "/api/v1/compare/stream": "GET read",
     "/api/v1/comparisons": "GET read, POST submit",
     "/api/v1/comparisons/{number}": "GET read, PATCH manage, DELETE manage",

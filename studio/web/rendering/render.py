@@ -21,7 +21,7 @@ from markupsafe import Markup
 from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
-from studio.metrics import EVAL_LOSS
+from studio.methods import DEFAULT_OBJECTIVE
 from studio.recipe.dotted_keys import flatten
 from studio.redaction import redact
 from studio.services.runs import runs
@@ -177,7 +177,7 @@ def _environment() -> Environment:
         may=template_permissions.may,
         figure=live_figures.figure,
         tiles=live_figures.tiles,
-        table_metric=EVAL_LOSS.key,
+        table_metric=DEFAULT_OBJECTIVE,
         worker_status=worker_status,
         current_language=locale.current_language,
         phrases=locale.script_translations,

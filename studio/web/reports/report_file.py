@@ -2,6 +2,7 @@
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,8 @@ from studio.web.rendering.render import (
 MAX_BYTES = 2_000_000
 """The largest report: all that has no natural limit is shortened, so that this holds."""
 
+MAX_NAMED_RUNS = 6
+"""Runs whose numbers are in the name of a file."""
 _STYLE_PLACE = "<style></style>"
 """Filled in after rendering, so that nothing escapes or redacts the style."""
 
@@ -35,6 +38,12 @@ def render_report(template: str, /, **context: Any) -> str:  # noqa: ANN401 -- a
 def run_report_name(run: Run) -> str:
     """Return the name of a run's report, without its ending."""
     return f"{plain_file_name(run.name) or 'run'}-{run.id}-report"
+
+
+def comparison_report_name(run_ids: Sequence[int], title: str = "") -> str:
+    """Return the name of a comparison's report, without its ending."""
+    numbers = "-".join(map(str, run_ids[:MAX_NAMED_RUNS]))
+    return f"{plain_file_name(title) or f'comparison-{numbers}'}-report"
 
 
 def respond(html: str, name: str, *, download: bool) -> Response:

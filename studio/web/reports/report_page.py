@@ -10,13 +10,9 @@ from studio.services.compare import comparisons
 from studio.services.runs import runs
 from studio.web.compare.comparison_url import ComparisonQuery
 from studio.web.http.deps import DB, Config
-from studio.web.rendering.render import plain_file_name
 from studio.web.reports.comparison_report import render_comparison_report
-from studio.web.reports.report_file import respond, run_report_name
+from studio.web.reports.report_file import comparison_report_name, respond, run_report_name
 from studio.web.reports.run_report import render_run_report
-
-MAX_NAMED_RUNS = 6
-"""Runs whose numbers are in the name of a file."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -41,6 +37,4 @@ def show_comparison_report(db: DB, view: Annotated[ReportQuery, Query()]) -> Res
     wanted = view.model_copy(update={"runs": runs.existing_ids(db, view.runs), "download": False})
     title, text = (saved.name, saved.text) if saved else ("", "")
     html = render_comparison_report(db, wanted, title, text, is_file=view.download)
-    numbers = "-".join(map(str, wanted.runs[:MAX_NAMED_RUNS]))
-    name = f"{plain_file_name(title) or f'comparison-{numbers}'}-report"
-    return respond(html, name, download=view.download)
+    return respond(html, comparison_report_name(wanted.runs, title), download=view.download)

@@ -221,6 +221,16 @@ def test_table_commands_show_metrics(
     assert "loss" in shown.stdout
 
 
+def test_report_command_saves_reports(lives: live_studio.Studio, done: Run, tmp_path: Path) -> None:
+    run_id, path = str(done.id), tmp_path / "report.html"
+    answer = ran(lives, "runs", "report", run_id, "--output", str(path))
+    assert "".join(answer.stdout.split()) == f"Saved{path}."
+    assert f"{done.name} <span" in path.read_text(encoding="utf-8")
+
+    ran(lives, "runs", "report", run_id, "--base", run_id, "--output", str(path))
+    assert "Comparison report" in path.read_text(encoding="utf-8")
+
+
 def test_failed_command_prints_error_sentence(lives: live_studio.Studio) -> None:
     refused = ran(lives, "runs", "cancel", "999")
 

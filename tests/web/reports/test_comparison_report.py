@@ -54,6 +54,25 @@ def test_report_shows_verdict_runs_curves_and_answers(client: TestClient) -> Non
 
 
 @pytest.mark.usefixtures("two")
+def test_difference_charts_have_titles_in_language_of_page(client: TestClient) -> None:
+    query = "runs=1,2&m=eval_loss&curves=difference"
+    answer = client.get(f"/compare/report.html?{query}", headers={"Accept-Language": "zh-CN"})
+    title = parse_page(answer.text).one("figure").one("title").text
+
+    assert "difference from" not in answer.text
+    assert ("bfloat16" in title, "差" in title) == (True, True)
+
+
+@pytest.mark.usefixtures("two")
+def test_api_returns_report(client: TestClient) -> None:
+    answer = client.get("/api/v1/compare/report?runs=1,2&base=2")
+
+    assert 'filename="comparison-1-2-report.html"' in answer.headers["content-disposition"]
+    assert "float32 is ahead by 20 %" in answer.text
+    assert client.get("/api/v1/compare/report?runs=9").status_code == 404
+
+
+@pytest.mark.usefixtures("two")
 def test_report_follows_query_of_page(client: TestClient) -> None:
     page = body(client, "runs=1,2&base=2&m=eval_loss&find=nothing-like-this")
 
