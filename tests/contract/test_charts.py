@@ -35,3 +35,40 @@ def test_chart_names_itself_and_its_axis(name: str, plot: str) -> None:
 def test_chart_has_a_menu_to_export_and_to_read_as_table(name: str) -> None:
     text = TEMPLATES[name]
     assert "chart_tools(" in text or "call chart(" in text
+
+
+DRAWINGS = {
+    "datasets/_token_stats.html": "shares of tokens; text beside",
+    "datasets/_length_histogram.html": "rows by tokens; axis, unit and table below",
+    "macros/hardware.html": "tiles with the unit in their value; curve and load bar",
+    "macros/memory.html": "bars of bytes; text beside",
+    "macros/precision.html": "the bits of a format; text beside",
+    "numbers/_formats.html": "shares of updates; text beside",
+    "runs/_magnitudes.html": "numbers by powers of two; axis below",
+    "runs/_overview.html": "tiles with the unit in their value",
+    "runs/_run_table.html": "losses in a table; text for readers",
+    "runs/_training_card.html": "the loss of a run; value beside",
+    "studies/_report.html": "events by step; axis and table below",
+    "sweeps/_sweep.html": "results by a setting; both named in its caption",
+}
+"""What pages draw without a script, and how its values and units can be read."""
+
+SVG = re.compile(r"(?:<dd aria-hidden=\"true\">)?<svg [^>]*?(?:\{\{.*?\}\}[^>]*?)*>", re.DOTALL)
+ICONS = re.compile(r"\bclass=\"[^\"]*\b(icon|mark|swatch|dot|key|logo)\b|viewBox=\"0 0 24 24\"")
+
+
+def drawings(text: str) -> list[str]:
+    return [tag for tag in SVG.findall(text) if not ICONS.search(tag)]
+
+
+def test_the_list_of_drawings_is_known() -> None:
+    """A new drawing is seen here: say how its values and units can be read."""
+    drawn = {name for name, text in TEMPLATES.items() if drawings(text)}
+    assert drawn - {"macros/icons.html", "style/show.html"} == {*DRAWINGS}
+
+
+@pytest.mark.parametrize("name", sorted(DRAWINGS))
+def test_drawing_has_a_name_or_text_beside(name: str) -> None:
+    assert all(
+        "aria-label=" in tag or 'aria-hidden="true"' in tag for tag in drawings(TEMPLATES[name])
+    )

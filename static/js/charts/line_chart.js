@@ -355,6 +355,7 @@ export class Chart {
 
   #tellDrawn() {
     this.host.dataset.points = this.plot.data[0].length;
+    this.#nameDrawn();
     const places = this.curves.broken;
     if (!this.count || !places.length) return;
     const first = `${this.unit} ${short(places[0])}`;
@@ -368,6 +369,15 @@ export class Chart {
       link.href = this.brokenAt(run ?? key, step);
       link.textContent = phrase("{label} at step {step}", { label, step });
       this.count.append(" ", link);
+    }
+  }
+
+  /** Show the names of lines that have values. */
+  #nameDrawn() {
+    for (const [k, { key }] of this.series.entries()) {
+      const { mean, non_finite: broken } = this.curves.series[k];
+      const box = this.card.querySelector(`[data-toggle="${CSS.escape(key)}"]`);
+      if (box) box.parentElement.hidden = !broken.length && mean.every((value) => value === null);
     }
   }
 

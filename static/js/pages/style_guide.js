@@ -3,7 +3,7 @@ import { Chart } from "../charts/line_chart.js";
 
 export default function start(root) {
   const host = root.querySelector("[data-keys]");
-  const series = host.dataset.keys.split(",").map((key, hue) => ({ key, label: key, hue, dash: 0, isNoisy: hue === 0, isMarked: hue === 1, better: hue === 1 ? "lower" : "" }));
+  const series = host.dataset.keys.split(",").map((key, dash) => ({ key, label: key, hue: 1, dash, isNoisy: !dash, isMarked: Boolean(dash), better: dash ? "lower" : "" }));
   const chart = new Chart(host, { title: host.dataset.title, group: "style", series });
   const { x, series: curves } = JSON.parse(root.dataset.curves);
   chart.load(x, curves);

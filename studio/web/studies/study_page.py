@@ -281,8 +281,8 @@ class PrecisionLine:
 class MemoryChart:
     """Memory of each mode in bytes, estimated beside measured."""
 
-    rows: Sequence[tuple[PrecisionLine, float | None, float | None, str]]
-    """Line, estimated bytes, measured bytes, and both as text."""
+    rows: Sequence[tuple[PrecisionLine, float | None, float | None, str, str]]
+    """Line, estimated bytes, measured bytes, and both as text, the measured ones first."""
     max_bytes: float
     measurement_notes: Sequence[str]
     """How memory was measured; this may differ between the runs of a study."""
@@ -447,7 +447,8 @@ def _memory_chart(report: study_reports.StudyReport, lines: Sequence[PrecisionLi
         (
             line,
             *pair,
-            (f"{format_peak_memory(result)}; estimated {format_memory_estimate(result)}"),
+            format_peak_memory(result),
+            format_memory_estimate(result),
         )
         for line, pair, result in zip(lines, sizes, report.findings, strict=True)
     ]

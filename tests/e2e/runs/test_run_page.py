@@ -189,3 +189,16 @@ def test_closed_details_stay_closed_when_server_draws_them_open(page: Page) -> N
 
     expect(page.locator("#one")).not_to_have_attribute("open", "")
     expect(page.locator("#two")).to_have_attribute("open", "")
+
+
+def test_legend_names_lines_once_they_have_values(
+    page: Page, training: tuple[Studio, Engine]
+) -> None:
+    names = page.locator(".watch .legend label")
+    tell(training[1], metrics_event(1, loss=2.0), metrics_event(2, loss=1.9))
+    expect(names.filter(has_text="Training loss")).to_be_visible()
+    expect(names.filter(has_text="Validation loss")).to_be_hidden()
+
+    tell(training[1], metrics_event(3, eval_loss=1.8))
+
+    expect(names.filter(has_text="Validation loss")).to_be_visible()
