@@ -237,14 +237,23 @@ def _loss_headline(ranked: Sequence[Side], difference: Difference) -> list[str]:
     share = abs(best.mean - worst.mean) / (abs(worst.mean) or 1)
     if len(ranked) > 2 and (difference == "beyond" or share >= VISIBLE_SHARE):  # noqa: PLR2004 -- more than a pair
         first = f"{best.label} did best, {worst.label} worst."
-        return [first] if difference == "beyond" else [first, "Seed noise could explain it."]
+        return [first, *_doubts(difference)]
     if difference == "beyond":
         return [f"{best.label} is better than {worst.label}, beyond seed noise."]
     if _is_settled(ranked):
         return ["No difference beyond seed noise."]
     if share < VISIBLE_SHARE:
         return ["No visible difference."]
+    if difference == "unknown":
+        return [f"{best.label} is ahead by {100 * share:.0f} %, with one seed each."]
     return [f"{best.label} is ahead by {100 * share:.0f} %, which seed noise could explain."]
+
+
+def _doubts(difference: Difference) -> list[str]:
+    """Return what more than two sides, of which one is ahead, do not show."""
+    if difference == "unknown":
+        return ["With one seed each, noise is unknown."]
+    return ["Seed noise could explain it."] if difference == "within" else []
 
 
 def _is_settled(sides: Sequence[Side]) -> bool:
@@ -364,7 +373,7 @@ def _answer_evidence(sides: Sequence[Side], samples: Sequence[Sample]) -> list[s
     ]
     if all(score.judged for score in scores):
         pairs = zip(sides, scores, strict=True)
-        counts = "; ".join(f"{side.label} {score}" for side, score in pairs)
+        counts = "; ".join(f"{side.label} {score.right}/{score.judged}" for side, score in pairs)
         lines.append(f"Right answers: {counts}")
     return lines
 

@@ -444,4 +444,5 @@ def _weights_evidence(facts: ModelFacts) -> str:
     largest = facts.stats.largest
     if not facts.has_weights or largest is None:
         return ""
-    return f" (weights are {facts.main_dtype}, the largest sampled is {largest:.3g})"
+    evidence = f"weights are {facts.main_dtype}, the largest sampled is {largest:.3g}"
+    return f" ({evidence})"

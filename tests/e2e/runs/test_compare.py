@@ -11,9 +11,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from sqlalchemy import Engine
 
 from studio.db.session import open_engine, unit_of_work
+from studio.db.states import RunStatus
 from studio.protocols.events import Sampled
-from studio.services.runs import attempts, runs
-from tests.support.factories import make_running, metrics_event
+from studio.services.runs import attempts, runs, states
+from tests.support.factories import make_finished_run, make_running, metrics_event
 from tests.support.live_studio import Studio, stop_everything
 from tests.support.print_layout import emulate_print, expect_readable_print
 from tests.support.waiting import wait_until
@@ -429,3 +430,52 @@ def saved(page: Page, kind: str, name: str = "loss") -> bytes:
         menu.get_by_role("button", name=f"Save as {kind}").click()
     assert kept.value.suggested_filename == f"{name}.{kind.lower()}"
     return Path(kept.value.path()).read_bytes()
+
+
+@pytest.fixture
+def unsure(starter_home: Path, tmp_path: Path) -> Iterator[tuple[Studio, Engine]]:
+    """Give a studio with two finished runs, one seed each."""
+    studio = Studio.copied(starter_home, tmp_path / "home")
+    studio.worker = False
+    engine = open_engine(studio.home / "studio.db")
+    with unit_of_work(engine) as db:
+        for precision, loss in (("bf16", 1.5), ("fp32", 1.2)):
+            run = make_finished_run(db, f"in {precision}", precision=precision)
+            attempts.apply_events(db, run, [metrics_event(11, eval_loss=loss)], 2000)
+    studio.start()
+    try:
+        yield studio, engine
+    finally:
+        stop_everything(studio)
+        engine.dispose()
+
+
+def finish(engine: Engine, losses: dict[str, list[float]]) -> None:
+    """Let queued runs end with these validation losses, by precision."""
+    with unit_of_work(engine) as db:
+        for number in range(3, 7):
+            run = runs.get(db, number)
+            states.move(db, run, RunStatus.STARTING)
+            states.move(db, run, RunStatus.RUNNING)
+            loss = losses[run.recipe.precision].pop()
+            attempts.apply_events(db, run, [metrics_event(11, loss=2.0, eval_loss=loss)], 2000)
+            states.move(db, run, RunStatus.SUCCEEDED)
+
+
+def test_two_more_seeds_make_verdict_firm(browser: Browser, unsure: tuple[Studio, Engine]) -> None:
+    studio, engine = unsure
+    context = browser.new_context(base_url=studio.url, reduced_motion="reduce")
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto("/compare?runs=1,2")
+    headline = page.locator("#verdict-title")
+    expect(headline).to_contain_text("float32 is ahead by 20 %")
+    page.get_by_role("button", name="Add two seeds to be sure").click()
+
+    expect(headline).to_contain_text("has not finished yet, so there is no verdict.")
+    expect(page.locator("li[data-of]")).to_have_count(6)
+    finish(engine, {"bf16": [1.51, 1.49], "fp32": [1.21, 1.19]})
+    page.reload()
+    expect(headline).to_contain_text("float32 is better than bfloat16, beyond seed noise.")
+    expect(page.get_by_role("button", name="Add two seeds")).to_have_count(0)
+    context.close()

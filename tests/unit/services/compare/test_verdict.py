@@ -50,7 +50,7 @@ def test_small_difference_with_one_seed_each_is_not_visible(db: Session) -> None
 def test_large_difference_with_one_seed_each_is_left_open(db: Session) -> None:
     made = judged(db, train(db, 1.0, precision="fp32"), train(db, 2.0))
 
-    assert made.headline == ["float32 is ahead by 50 %, which seed noise could explain."]
+    assert made.headline == ["float32 is ahead by 50 %, with one seed each."]
 
 
 def test_clear_speed_difference_is_in_headline(db: Session) -> None:
@@ -68,7 +68,7 @@ def test_same_answers_are_counted(db: Session) -> None:
 
     assert made.evidence[-2:] == [
         "Same answers to 1 of 1 prompts.",
-        "Right answers: float32 1 of 1; bfloat16 1 of 1",
+        "Right answers: float32 1/1; bfloat16 1/1",
     ]
 
 
@@ -93,7 +93,7 @@ def test_best_and_worst_of_several_recipes_are_named(db: Session) -> None:
 
     assert judged(db, *runs).headline == [
         "float32 did best, float16 worst.",
-        "Seed noise could explain it.",
+        "With one seed each, noise is unknown.",
     ]
 
 
