@@ -5,6 +5,7 @@ import re
 import pytest
 
 from studio import resources
+from studio.methods import METHODS
 
 PLOT = re.compile(r'<div class="plot"[^>]*?(?:\{\{.*?\}\}[^>]*?)*>', re.DOTALL)
 TEMPLATES = {
@@ -35,6 +36,25 @@ def test_chart_names_itself_and_its_axis(name: str, plot: str) -> None:
 def test_chart_has_a_menu_to_export_and_to_read_as_table(name: str) -> None:
     text = TEMPLATES[name]
     assert "chart_tools(" in text or "call chart(" in text
+
+
+WITHOUT_UNIT = {
+    *("learning_rate", "grad_norm", "update_ratio", "loss_scale", "activation_max", "logit_max"),
+    *("mean_token_accuracy", "eval_mean_token_accuracy", "eval_perplexity", "skipped_steps"),
+}
+"""Factors, norms, shares of 1 and counts that their title names."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_metrics_on_charts_have_a_unit_or_none_by_nature(method: str) -> None:
+    drawn = [spec for spec in METHODS[method].metrics.all if spec.chart != "-"]
+    bare = {spec.key for spec in drawn if not spec.unit}
+    # The values of these are written with their unit.
+    bare = {key for key in bare if not key.endswith(("_bytes", "_share"))}
+    # Preference losses are of several kinds, each with its own scale.
+    losses = {"loss", "eval_loss"} if METHODS[method].objective.key != "eval_loss" else set()
+
+    assert bare <= WITHOUT_UNIT | losses
 
 
 DRAWINGS = {

@@ -334,6 +334,7 @@ def show(request: Request, sweep_id: int, db: DB) -> Response:
         done=sum(trial.state == "done" for trial in all_trials),
         enough=sweeps.MIN_TRIALS,
         labels=field_labels(sweep.recipe, list(sweep.space)),
+        unit=METHODS[sweep.recipe.method].metrics.unit(sweep.metric),
         plots=build_plots(sweep, all_trials, best),
         left=_seconds_left(sweep, all_trials),
         progress_of=run_progress.measure,

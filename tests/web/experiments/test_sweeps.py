@@ -174,8 +174,8 @@ def test_page_plots_metric_against_each_setting(swept: Node) -> None:
     drawn = swept.all("svg", role="img")
 
     assert [one.attributes["aria-label"] for one in drawn] == [
-        "Validation loss over Learning rate: 4 runs, from 1 to 4",
-        "Validation loss over LoRA rank: 4 runs, from 1 to 4",
+        "Validation loss (nats/token) over Learning rate: 4 runs, from 1 to 4",
+        "Validation loss (nats/token) over LoRA rank: 4 runs, from 1 to 4",
     ]
     assert [len(one.all("circle")) for one in drawn] == [4, 4]
 
