@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path
+from typing import get_args
 
 from studio.db.accounts import Role
 from studio.db.owners import Actor
 from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods import METHODS
-from studio.protocols.events import PHASES
+from studio.protocols.events import PHASES, Quantity
 from studio.recipe.fields import FieldReference, Section, field_references, section_types
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
@@ -126,7 +127,8 @@ def _single_words() -> Iterator[tuple[str, str]]:
     """Yield words that stand alone."""
     for state in (one for states in _STATES for one in states):
         yield _where(type(state)), state.value
-    yield from (("studio/protocols/events.py", phase) for phase in PHASES)
+    for quantity_or_phase in (*PHASES, *get_args(Quantity)):
+        yield "studio/protocols/events.py", quantity_or_phase
     for status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         yield "studio/web/http/errors.py", status.phrase
     yield from (("studio/intake/detection/row_shapes.py", word) for word in KIND_NAMES.values())

@@ -33,7 +33,7 @@ def find(db: Session, source: str) -> RecipeParent:
         raise NotFoundError(f"There is no {source} to start from.", hint="Use the form run:12.")
     parent = (runs.get if kind == "run" else experiments.get)(db, int(number))
     return RecipeParent(
-        title=f"{kind} {parent.id}",
+        title=f"run {parent.id}" if kind == "run" else f"experiment {parent.id}",
         name=parent.name,
         link=f"/{kind}s/{parent.id}",
         recipe=parent.recipe,

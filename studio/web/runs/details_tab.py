@@ -42,7 +42,7 @@ FACT_GROUPS = {
         "autocast": "Autocast",
         "scaler": "Loss scaling",
     },
-    "Training": {
+    "Optimisation": {
         "optimizer": "Optimizer",
         "effective_batch_size": "Effective batch size",
         "steps_in_time": "Steps that fit in the time limit",

@@ -75,7 +75,7 @@ def test_requested_and_actual_settings_are_compared(client: TestClient, engine: 
         ["Precision"],
         ["Weights", "float32", "float32"],
         ["Results of matrix products", "bfloat16", "float32 (differs)"],
-        ["Training"],
+        ["Optimisation"],
         ["Seed", "42", "42"],
         ["Software"],
         ["torch", "", "2.13"],
