@@ -79,6 +79,12 @@ class Decisions:
     is_recommended: bool
     """Whether the studio chose the precision."""
 
+    @property
+    def better_goal(self) -> Method | None:
+        """The method made for the chosen data, if the form's own is another that can read it."""
+        fitting = self.data.methods if self.data else []
+        return fitting[0] if self.method in fitting[1:] else None
+
 
 @dataclass(frozen=True, slots=True)
 class TunedPart:

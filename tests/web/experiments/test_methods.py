@@ -1,6 +1,7 @@
 """Training methods: chosen by purpose in the form, named in REST, refused where rows do not fit."""
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -161,3 +162,49 @@ def test_embedding_learning_rate_is_rejected_with_adapter(client: TestClient) ->
     answer = client.post("/api/v1/runs", json=body)
 
     assert answer.json()["error"]["param"] == "optimisation.embedding_learning_rate"
+
+
+@pytest.fixture
+def ratings(client: TestClient) -> None:
+    """Add a dataset of rated answers."""
+    rows = [
+        {
+            "prompt": f"Question {number}?",
+            "completion": f"Answer {number}.",
+            "label": number % 2 > 0,
+        }
+        for number in range(30)
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    files = {"file": ("ratings.jsonl", io.BytesIO(content), "application/json")}
+    answer = client.post("/api/v1/datasets", files=files, data={"name": "ratings"})
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.usefixtures("ratings")
+def test_goal_made_for_the_data_is_suggested(client: TestClient) -> None:
+    fit = parse_page(client.get("/new").text).one(id="goal-fit")
+    assert fit.all("button") == []
+
+    data = dict(form_fields(form_of(client))) | {"dataset": "ratings"}
+    changed = parse_page(client.post("/new/advice", data=data).text)
+    suggested = [one for one in changed.all("button") if one.text == "Learn from ratings"]
+    assert [one.attributes["value"] for one in suggested] == ["method:kto"]
+
+    other = parse_page(client.post("/new/draft", data=data | {"do": "method:kto"}).text)
+    assert field_value(other.one(id="form"), "dataset") == "ratings"
+    assert other.one(id="goal-fit").all("button") == []
+
+
+@pytest.mark.usefixtures("ratings")
+def test_data_that_does_not_fit_has_one_suggestion(client: TestClient) -> None:
+    """The data itself offers to switch."""
+    data = dict(form_fields(form_of(client, "?method=cpt"))) | {"dataset": "ratings"}
+    changed = parse_page(client.post("/new/advice", data=data).text)
+    switches = [
+        one
+        for one in changed.all("button")
+        if one.attributes.get("value", "").startswith("method:")
+    ]
+
+    assert [one.text for one in switches] == ["Switch to: Learn from ratings"]
