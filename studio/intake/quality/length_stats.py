@@ -45,6 +45,8 @@ class TokenCountJob(BaseModel):
     code: str = ""
     """Hash of the model's own code that was allowed to run; empty runs none."""
     chat_template: Literal["model", "chatml", "plain"]
+    with_bad: bool = False
+    """Whether answers that are rated bad count, too."""
     train: Path
     validation: Path | None
 

@@ -58,11 +58,16 @@ def _count_files(count_job: TokenCountJob, report: ReportProgress) -> dict[str, 
         report_rows(0, 0)
         return report_rows
 
-    train = count_tokens(count_job.train, "training", write, progress_after(0))
+    with_bad = count_job.with_bad
+    train = count_tokens(count_job.train, "training", write, progress_after(0), with_bad=with_bad)
     validation = None
     if count_job.validation:
         validation = count_tokens(
-            count_job.validation, "validation", write, progress_after(sizes[0])
+            count_job.validation,
+            "validation",
+            write,
+            progress_after(sizes[0]),
+            with_bad=with_bad,
         )
     stats: dict[str, Any] = TOKEN_STATS_ADAPTER.dump_python(
         TokenStats(train=train, validation=validation), mode="json"

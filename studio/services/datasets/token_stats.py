@@ -51,10 +51,13 @@ class StatsRequest:
     location: str
     """A folder, or a name on the Hugging Face Hub."""
     chat_template: str
+    with_bad: bool = False
+    """Whether answers that are rated bad count, too."""
 
     @property
     def subject(self) -> str:
-        return f"rows:{self.version.sha256}:{self.chat_template}:{self.model}"
+        rated = ":rated" if self.with_bad else ""
+        return f"rows:{self.version.sha256}:{self.chat_template}{rated}:{self.model}"
 
     @property
     def state(self) -> str:
@@ -68,7 +71,12 @@ class StatsRequest:
 
 
 def build_request(
-    db: Session, version: DatasetVersion, model: str, chat_template: str
+    db: Session,
+    version: DatasetVersion,
+    model: str,
+    chat_template: str,
+    *,
+    with_bad: bool = False,
 ) -> StatsRequest:
     """Return a request for token statistics.
 
@@ -81,6 +89,21 @@ def build_request(
         model=model,
         location=models.require(db, model),
         chat_template=chat_template,
+        with_bad=with_bad and version.kind == "judged",
+    )
+
+
+def recipe_request(db: Session, recipe: AnyRecipe) -> StatsRequest:
+    """Return the request that counts a recipe's tokens.
+
+    Raises:
+        InvalidError: the model or dataset does not exist.
+
+    """
+    version = versions.require(db, recipe.dataset)
+    template = recipe.data.chat_template
+    return build_request(
+        db, version, recipe.base_model, template, with_bad=recipe.reads_bad_answers
     )
 
 
@@ -102,6 +125,7 @@ def enqueue(db: Session, settings: Settings, request: StatsRequest) -> Task:
             "model": request.location,
             "code": remote_code_trust.allowed_code_hash(models.find_by_name(db, request.model)),
             "chat_template": request.chat_template,
+            "with_bad": request.with_bad,
             "train": train,
             "validation": validation,
         }
@@ -129,10 +153,7 @@ def parse_result(task: Task) -> TokenStats | None:
 def find_for_recipe(db: Session, recipe: AnyRecipe) -> TokenStats | None:
     """Return the statistics of a recipe's rows for its model, if they were counted."""
     try:
-        version = versions.require(db, recipe.dataset)
-        return find_stats(
-            db, build_request(db, version, recipe.base_model, recipe.data.chat_template)
-        )
+        return find_stats(db, recipe_request(db, recipe))
     except (InvalidError, OSError):  # The field itself shows this error.
         return None
 

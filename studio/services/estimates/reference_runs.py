@@ -21,7 +21,6 @@ from studio.hardware import detect
 from studio.intake.quality.length_stats import TokenStats
 from studio.methods import METHODS, AnyRecipe
 from studio.services.datasets import token_stats, versions
-from studio.services.datasets.token_stats import StatsRequest
 from studio.services.estimates import memory, run_progress
 
 _MAX_RUNS = 50
@@ -312,12 +311,17 @@ process."""
 
 def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
     """Return a function that finds counted lengths and reads each count only once."""
-    counts: dict[tuple[str, str, str], TokenStats | None] = {}
+    counts: dict[tuple[object, ...], TokenStats | None] = {}
 
     def find(recipe: AnyRecipe) -> TokenLengths | None:
         if recipe.data.packing:
             return None  # How many rows share an example is known only once they are packed.
-        key = (recipe.base_model, recipe.dataset, recipe.data.chat_template)
+        key = (
+            recipe.base_model,
+            recipe.dataset,
+            recipe.data.chat_template,
+            recipe.reads_bad_answers,
+        )
         if key not in counts:
             counts[key] = token_stats.find_for_recipe(db, recipe)
         stats = counts[key]
@@ -331,23 +335,12 @@ def _examples_per_row(db: Session, recipe: AnyRecipe) -> int:
     return multiples.get(versions.require(db, recipe.dataset).kind, 1)
 
 
-def build_stats_request(db: Session, recipe: AnyRecipe) -> StatsRequest:
-    """Return the request that counts a recipe's tokens.
-
-    Raises:
-        InvalidError: the model or dataset does not exist.
-
-    """
-    version = versions.require(db, recipe.dataset)
-    return token_stats.build_request(db, version, recipe.base_model, recipe.data.chat_template)
-
-
 def suggest_count(db: Session, recipe: AnyRecipe) -> CountSuggestion:
     """Return whether to count a recipe's tokens now, to offer it, or neither."""
     if recipe.data.packing:
         return ""  # A count would not show how many rows share an example.
     try:
-        request = build_stats_request(db, recipe)
+        request = token_stats.recipe_request(db, recipe)
         task = token_stats.latest_task(db, request)
     except (InvalidError, OSError):
         return ""  # The field with the error reports it.
@@ -360,14 +353,12 @@ def suggest_count(db: Session, recipe: AnyRecipe) -> CountSuggestion:
 
 
 def _to_lengths(stats: TokenStats, recipe: AnyRecipe, multiple: int) -> TokenLengths | None:
-    """Return the lengths of examples; answers that were not counted are taken to be as long."""
     split, max_length = stats.train, recipe.data.max_length
     if not split.rows or not split.longest:
         return None
     longest = min(split.longest[0].tokens, max_length)
-    rows = split.rows + (split.left_out if recipe.reads_bad_answers else 0)
-    held_out = 0 if stats.validation else max(1, round(rows * recipe.data.validation_share))
-    examples = max(1, rows - held_out) * multiple
+    held_out = 0 if stats.validation else max(1, round(split.rows * recipe.data.validation_share))
+    examples = max(1, split.rows - held_out) * multiple
     return TokenLengths(
         longest=longest,
         answer=min(split.most_learnt or longest, longest),

@@ -43,7 +43,12 @@ def make_tokeniser(
 
 
 def count_tokens(
-    path: Path, part: str, write: TokeniseRows, report: Callable[[int, int], None]
+    path: Path,
+    part: str,
+    write: TokeniseRows,
+    report: Callable[[int, int], None],
+    *,
+    with_bad: bool = False,
 ) -> PartStats:
     """Count the rows of a file; `report` is called after each chunk with the rows and bytes done.
 
@@ -55,7 +60,7 @@ def count_tokens(
     longest: list[tuple[int, int]] = []
     shortest: list[tuple[int, int]] = []
     done = 0
-    for rows, end in _chunks(path, part):
+    for rows, end in _chunks(path, part, with_bad=with_bad):
         usable = [row for row in rows if row is not None]
         stats.left_out += len(rows) - len(usable)
         for row, labelled in _tokenise_chunk(usable, write, stats):
@@ -75,10 +80,12 @@ def count_tokens(
     return stats
 
 
-def _chunks(path: Path, part: str) -> Iterator[tuple[list[TrainingRow | None], int]]:
+def _chunks(
+    path: Path, part: str, *, with_bad: bool
+) -> Iterator[tuple[list[TrainingRow | None], int]]:
     rows: list[TrainingRow | None] = []
     start = end = 0
-    for row, end in iter_rows(path, part):
+    for row, end in iter_rows(path, part, with_bad=with_bad):
         rows.append(row)
         if len(rows) == _CHUNK_ROWS or end - start > _CHUNK_BYTES:
             yield rows, end

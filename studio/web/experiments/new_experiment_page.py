@@ -14,7 +14,7 @@ from studio.intake.files.formats import ACCEPTED_EXTENSIONS, SUPPORTED_FORMATS
 from studio.methods import DEFAULT_METHOD, METHODS, AnyRecipe, get_method
 from studio.services import experiments
 from studio.services.datasets import token_stats
-from studio.services.estimates import measurements, model_catalogue, reference_runs
+from studio.services.estimates import measurements, model_catalogue
 from studio.services.models import downloads
 from studio.services.precision import recommendation
 from studio.services.queue import queue
@@ -168,7 +168,7 @@ def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -
     task = token_stats.enqueue(
         db,
         config,
-        reference_runs.build_stats_request(db, draft_form.parse_draft(db, posted).require_recipe()),
+        token_stats.recipe_request(db, draft_form.parse_draft(db, posted).require_recipe()),
     )
     return block(request, "experiments/new.html", "counting", count=task)
 

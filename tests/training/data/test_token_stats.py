@@ -126,3 +126,16 @@ def test_longest_and_shortest_rows_are_listed_by_number(tmp_path: Path) -> None:
     assert [row.number for row in found.longest] == [2, 4, 1, 3]
     assert [row.number for row in found.shortest] == [3, 1, 4, 2]
     assert found.longest[0].tokens == max(found.lengths.times)
+
+
+def test_bad_answers_count_where_they_are_trained_on(tmp_path: Path) -> None:
+    bad = {"messages": [turn("user", "Bad?"), turn("assistant", "Bad.")], "label": False}
+    path = tiny.write_rows(tmp_path / "rows.jsonl", [bad | {"label": True}, bad, bad])
+    write = make_tokeniser(tiny.tokenizer(), "model")
+    found = [
+        count_tokens(path, "training", write, lambda _rows, _end: None, with_bad=with_bad)
+        for with_bad in (False, True)
+    ]
+
+    assert [(one.rows, one.left_out) for one in found] == [(1, 2), (3, 0)]
+    assert found[1].tokens == 3 * found[0].tokens
