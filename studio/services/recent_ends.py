@@ -85,6 +85,8 @@ class RecentEnds:
     """How many ended, listed or not."""
     newest: datetime | None
     """When the last of them ended; None if none did."""
+    oldest: datetime | None
+    """When the first of them ended."""
 
 
 def end_key(run: Run) -> str:
@@ -123,6 +125,7 @@ def list_recent(db: Session, since: datetime, seen: Collection[str]) -> RecentEn
         ],
         len(ends),
         listed[0][0] if listed else None,
+        ends[-1][0] if ends else None,
     )
 
 

@@ -135,7 +135,9 @@ def test_more_ends_than_fit_are_counted(client: TestClient, engine: Engine) -> N
             make_finished_run(db, f"run {number}")
 
     ended = parse_page(client.get("/").text).one(id="ended")
-    assert (len(ended.all("li")), ended.all("a")[-1].text) == (MAX_LISTED, "2 more ended")
+    more = ended.all("a")[-1]
+    assert (len(ended.all("li")), more.text) == (MAX_LISTED, "2 more ended")
+    assert f"{MAX_LISTED + 2} runs" in client.get(more.attributes["href"]).text
 
 
 def make_sweep(db: Session, runs: Sequence[Run], **changes: Any) -> Sweep:  # noqa: ANN401 -- any column
