@@ -20,6 +20,7 @@ MADE: dict[str, tuple[Any, ...]] = {
     "create_sweep": (1, {}),
     "prospect": (1, {}),
     "compare": ([1],),
+    "comparison_report": ([1],),
     "move_run": (1, 2),
     "change_run": (1,),
     "add_model": ("/folder",),

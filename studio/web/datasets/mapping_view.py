@@ -70,13 +70,9 @@ class MappingPreview:
     uses: list[MethodUse] = field(default_factory=list)
     """What each fitting method uses of such rows."""
     rejected: int = 0
-    """How many usable rows teach nothing, because they are rated bad."""
+    """How many usable rows are answers that are rated bad."""
     error: StudioError | None = None
     """Why there is no preview, if there is none."""
-
-    @property
-    def trained_on(self) -> int:
-        return self.usable - self.rejected
 
     @property
     def dropped_count(self) -> int:

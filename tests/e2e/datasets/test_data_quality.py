@@ -59,8 +59,8 @@ def test_blocking_finding_is_shown_and_no_run_starts(page: Page, studio: Studio)
     expect(page.locator(".finding")).to_contain_text("Runs cannot start with these rows.")
 
     page.get_by_role("link", name="Train on this").click()
-    expect(page.locator("#advice")).to_contain_text("No row is labelled good")
+    expect(page.locator("#advice")).to_contain_text("No answer is rated good")
     page.locator("#start").click()
 
-    expect(page.locator("#dataset-problem")).to_contain_text("No row is labelled good")
+    expect(page.locator("#dataset-problem")).to_contain_text("No answer is rated good")
     assert studio.api.get("/runs").json()["data"] == before

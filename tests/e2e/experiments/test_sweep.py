@@ -34,7 +34,9 @@ def test_sweep_runs_from_form_to_best_settings(page: Page, studio: Studio) -> No
     # Nobody reloads: the page hears of its runs by itself.
     expect(page.get_by_role("heading", level=1)).to_contain_text("finished", timeout=PATIENCE)
     expect(page.locator("#sweep")).to_contain_text("2 of 2 runs ended")
-    expect(page.get_by_role("img", name="Validation loss over Learning rate")).to_be_visible()
+    expect(
+        page.get_by_role("img", name="Validation loss (nats/token) over Learning rate")
+    ).to_be_visible()
     best = page.get_by_role("region", name="Best run")
     expect(best).to_contain_text("learning rate 0.01")
     best.get_by_role("link", name="Use these settings").click()

@@ -362,7 +362,6 @@ def test_file_with_images_is_rejected_and_not_stored(
     ("row", "shape", "told"),
     [
         ({"prompt": "q", "answers": ["a", "b"], "scores": [1, 0]}, "ranked", "Only the best and"),
-        ({"prompt": "q", "completion": "a", "label": True}, "judged", "rated bad are not used"),
         ({"text": "how warm is it", "score": 0.25}, "regression", "trained on as text"),
     ],
 )
@@ -390,13 +389,22 @@ def test_pairs_are_used_whole_by_one_method_and_half_by_another(client: TestClie
     assert "Rejected answers are not used" in page
 
 
-def test_answers_rated_bad_are_not_counted_as_usable(client: TestClient) -> None:
+def test_ratings_are_used_by_one_method_and_the_good_half_by_another(client: TestClient) -> None:
+    rows = [{"prompt": f"q{i}", "completion": "a", "label": i % 2 > 0} for i in range(20)]
+    number = draft(client, "".join(f"{json.dumps(row)}\n" for row in rows), "rated.jsonl")
+    page = client.get(f"/datasets/{number}/mapping").text
+
+    assert client.get(f"/api/v1/datasets/{number}/detection").json()["not_learnt"] == ""
+    assert page.index("Learn from ratings") < page.index("Learn from answers")
+    assert "Answers rated bad are not used" in page
+
+
+def test_answers_rated_bad_are_counted(client: TestClient) -> None:
     rows = [{"prompt": f"q{i}", "completion": "a", "label": i % 4 != 0} for i in range(20)]
     number = draft(client, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
     page = parse_page(client.get(f"/datasets/{number}/mapping").text).one(id="preview").text
 
-    assert "Of all 20 rows, 15 are usable" in page
-    assert "5 rated bad and not used" in page
+    assert "Of all 20 rows, 20 are usable, 5 of them rated bad." in " ".join(page.split())
 
 
 CHINESE = "prompt,completion\n今天天气怎么样？,今天天气很好，我们去公园散步吧。\n"
