@@ -61,6 +61,8 @@ class NextTokenTrainer(
 
     loss_is_scaled_for_ga = True
     collator_type: type[tokenisation.Collator] = tokenisation.Collator
+    head_outputs: tuple[str, ...] = ("log_probs", "is_top1")
+    """What the output head computes for each answer token, by upstream's names."""
 
     def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         self.mode = job.mode
@@ -80,7 +82,8 @@ class NextTokenTrainer(
             )
         # Upstream counts answer tokens only for models that accept the count as an argument.
         self.model_accepts_loss_kwargs = True
-        _compute_answer_logits_only(self.model.get_base_model() if job.adapter else self.model)
+        bare_model = self.model.get_base_model() if job.adapter else self.model
+        _compute_answer_logits_only(bare_model, self.head_outputs)
         # Upstream requires its own dataset type, but reading it costs more than a batch.
         self.train_dataset: Any = packed_dataset.example_tensors(job.train)
         self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
@@ -156,7 +159,7 @@ class NextTokenTrainer(
         """Disable telemetry."""
 
 
-def _compute_answer_logits_only(model: nn.Module) -> None:
+def _compute_answer_logits_only(model: nn.Module, outputs: tuple[str, ...]) -> None:
     """Compute vocabulary logits for answer tokens only: the widest tensor of a small model.
 
     Upstream does so only with Triton, to avoid recompiling for every shape; eager torch compiles
@@ -166,7 +169,7 @@ def _compute_answer_logits_only(model: nn.Module) -> None:
     if not torch.cuda.is_available():
         # Without Triton, a tile needs eight times its own size while it is processed.
         upstream._CHUNKED_LOGPROB_CHUNK_SIZE = CPU_LOGIT_COLUMNS  # noqa: SLF001 -- no public setting
-    upstream.add_fused_lm_head(model, outputs=("log_probs", "is_top1"))
+    upstream.add_fused_lm_head(model, outputs=outputs)
 
 
 class LossAccumulator:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -16,23 +17,37 @@ Batch = dict[str, Any]
 _COUNTS = ("nonfinite", "nonfinite_losses")
 
 
+@dataclass(frozen=True, slots=True)
 class SequenceScores:
     """What a model says of each sequence of a batch."""
 
-    def __init__(self, logps: Tensor, tokens: Tensor, aux_loss: Tensor | None) -> None:
-        self.logps = logps
-        """Log-probability of the answer tokens, in nats: shape (sequences,)."""
-        self.tokens = tokens
-        """Number of answer tokens, at least 1: shape (sequences,)."""
-        self.aux_loss = aux_loss
-        """The load-balancing loss of a mixture of experts."""
+    logps: Tensor
+    """Log-probability of the answer tokens, in nats: shape (sequences,)."""
+    tokens: Tensor
+    """Number of answer tokens, at least 1: shape (sequences,)."""
+    aux_loss: Tensor | None
+    """The load-balancing loss of a mixture of experts."""
+    confidence: Tensor | None
+    """Mean over the answer tokens of log p - log(sum of p squared), p being the probabilities of
+    the next token: shape (sequences,); None unless the head computes it."""
 
 
-def score_sequences(model: nn.Module, inputs: Batch) -> SequenceScores:
+WeighTokens = Callable[[Tensor], Tensor]
+"""Takes the mask of answer tokens, and returns their weights: shape (sequences, tokens)."""
+
+
+def score_sequences(
+    model: nn.Module, inputs: Batch, weigh: WeighTokens | None = None
+) -> SequenceScores:
     """Score the answer of each sequence."""
     outputs = model(**inputs, use_cache=False, fused_lm_head=True)
-    tokens = outputs.label_mask.sum(dim=1).clamp(min=1)
-    return SequenceScores(outputs.log_probs.sum(dim=1), tokens, outputs.aux_loss)
+    mask, log_probs = outputs.label_mask, outputs.log_probs
+    tokens = mask.sum(dim=1).clamp(min=1)
+    confidence = None
+    if (log_sum_squares := getattr(outputs, "log_sum_sq_probs", None)) is not None:
+        confidence = ((log_probs - log_sum_squares) * mask).detach().sum(dim=1) / tokens
+    weighted = log_probs if weigh is None else log_probs * weigh(mask)
+    return SequenceScores(weighted.sum(dim=1), tokens, outputs.aux_loss, confidence)
 
 
 class SumAccumulator(LossAccumulator):

@@ -34,6 +34,14 @@ LossName = Literal[
 REFERENCE_FREE: frozenset[LossName] = frozenset({"simpo", "cpo", "orpo"})
 """Losses that compare the two answers without a reference model."""
 
+ANY_DIVERGENCE: frozenset[LossName] = frozenset(
+    {"sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "exo_pair"}
+)
+"""Losses that are defined for other divergences than reverse KL."""
+
+SORTS_THE_BATCH: frozenset[LossName] = frozenset({"aot", "aot_unpaired"})
+"""Losses that do not belong to single pairs."""
+
 _NEEDS_SMOOTHING = "exo_pair"
 _MAX_ROBUST_SMOOTHING = 0.5
 
@@ -83,6 +91,36 @@ class Preference(Section):
     ] = 0.5
     """SimPO only: by how much the mean log-probability of the better answer should lead."""
 
+    divergence: Annotated[
+        Literal["reverse_kl", "forward_kl", "js", "alpha"],
+        FieldSpec(
+            "Divergence",
+            advanced=True,
+            choice_titles={
+                "reverse_kl": "Reverse KL",
+                "forward_kl": "Forward KL",
+                "js": "Jensen-Shannon",
+                "alpha": "Alpha",
+            },
+        ),
+    ] = "reverse_kl"
+    """How the distance to the reference is measured. Reverse KL is that of DPO; the others keep
+    more of what the model could write before."""
+
+    divergence_alpha: Annotated[
+        float, Gt(0), Lt(1), FieldSpec("Alpha of the divergence", advanced=True)
+    ] = 0.5
+    """For the alpha divergence only: near 1 it is reverse KL, near 0 forward KL."""
+
+    tail_weight: Annotated[
+        float, Ge(0), Le(1), FieldSpec("Weight of extra length", advanced=True)
+    ] = 1.0
+    """How much the part of an answer counts that goes beyond the length of the other (LD-DPO).
+    Lower it if the model learns to write more instead of better."""
+
+    confidence_weighted: Annotated[bool, FieldSpec("Weigh by confidence", advanced=True)] = False
+    """Answers that the model would hardly write itself count less (WPO)."""
+
     sft_weight: Annotated[float, Ge(0), Le(100), FieldSpec("SFT weight", advanced=True)] = 0.0
     """Adds the supervised loss of the chosen answers with this weight, so that they do not become
     less likely. ORPO and CPO need 1."""
@@ -127,6 +165,18 @@ def _loss_conflicts(preference: Preference) -> Iterator[Conflict]:
             message="Robust DPO needs label smoothing below 0.5: from there on, labels are noise.",
             hint="Set label smoothing to the share of pairs that are marked wrong.",
             param="preference.label_smoothing",
+        )
+    if preference.divergence != "reverse_kl" and preference.loss_type not in ANY_DIVERGENCE:
+        yield Conflict(
+            message="This loss is defined for reverse KL only.",
+            hint="Choose reverse KL, or another loss.",
+            param="preference.divergence",
+        )
+    if preference.confidence_weighted and preference.loss_type in SORTS_THE_BATCH:
+        yield Conflict(
+            message="AOT compares sorted batches, so its pairs cannot be weighted.",
+            hint="Turn off weighing by confidence, or choose another loss.",
+            param="preference.confidence_weighted",
         )
     if preference.loss_type in REFERENCE_FREE and preference.reference != "automatic":
         yield Conflict(

@@ -3,8 +3,9 @@
 Formulas follow the papers named beside them and agree with TRL's trainers, which the tests compare.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ class Answers:
     """The same by the reference model; zeros for losses without one."""
     tokens: Tensor
     """Number of tokens in the answer, at least 1."""
+    confidence: Tensor | None = None
+    """How likely the model itself would write the answer; None unless pairs are weighted by it."""
 
     @property
     def ratio(self) -> Tensor:
@@ -169,7 +172,40 @@ LOSSES: Mapping[str, Loss] = {
 """By the names of the recipe, which are TRL's."""
 
 
+MAX_EXPONENT = 80.0
+"""The exponential of more overflows a float32."""
+
+
+def divergence_score(ratio: Tensor, spec: Preference) -> Tensor:
+    """Return f'(t) of a log-ratio log t, for the f-divergence of a recipe (arXiv:2309.16240)."""
+    match spec.divergence:
+        case "forward_kl":
+            return 1 - _exp(-ratio)
+        case "js":
+            return math.log(2) + logsigmoid(ratio)
+        case "alpha":
+            power = spec.divergence_alpha - 1
+            return (_exp(power * ratio) - 1) / power
+    return ratio
+
+
+def _exp(values: Tensor) -> Tensor:
+    return torch.exp(values.float().clamp(max=MAX_EXPONENT))
+
+
+def _rescored(answers: Answers, spec: Preference) -> Answers:
+    """Return answers whose ratio is the score of the recipe's divergence."""
+    score = divergence_score(answers.ratio, spec)
+    return replace(answers, logps=score, reference=torch.zeros_like(score))
+
+
 def preference_loss(chosen: Answers, rejected: Answers, spec: Preference) -> Tensor:
     """Return the loss of each pair: shape (pairs,)."""
-    loss = LOSSES[spec.loss_type](chosen, rejected, spec)
+    pair = chosen, rejected
+    if spec.divergence != "reverse_kl":
+        pair = _rescored(chosen, spec), _rescored(rejected, spec)
+    loss = LOSSES[spec.loss_type](*pair, spec)
+    if chosen.confidence is not None and rejected.confidence is not None:
+        # WPO, arXiv:2406.11827, equation 2.
+        loss = loss * torch.exp(chosen.confidence + rejected.confidence)
     return loss - spec.sft_weight * chosen.mean_logps if spec.sft_weight else loss

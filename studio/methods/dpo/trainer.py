@@ -1,6 +1,7 @@
 """The torch side of preference learning."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -33,7 +34,8 @@ def build(recipe: DPORecipe, job: TrainingJob) -> "PairTrainer":
     # The model must score an answer as its reference does.
     disable_dropout_in_model(job.model)
     args = build_arguments(recipe, job, METHOD.objective)
-    trainer = PairTrainer(job, args, early_stopping.callbacks(recipe))
+    kind = WeightedPairTrainer if recipe.preference.confidence_weighted else PairTrainer
+    trainer = kind(job, args, early_stopping.callbacks(recipe))
     trainer.recipe = recipe
     trainer.precomputes_reference = recipe.precomputes_reference
     return trainer
@@ -54,7 +56,7 @@ class PairTrainer(ReferenceTrainer):
         return PairAccumulator(self.args.device)
 
     def reference_scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"reference": score_sequences(model, batch).logps.view(2, -1).T}
+        return {"reference": self._score(model, batch).logps.view(2, -1).T}
 
     def _get_num_items_in_batch(self, batches: Sequence[dict[str, Tensor]], device: object) -> int:
         """Return the number of pairs in an accumulated batch: the loss is their mean."""
@@ -72,8 +74,8 @@ class PairTrainer(ReferenceTrainer):
         reference = inputs.pop("reference", None)
         if reference is None and self.recipe.has_reference:
             with torch.no_grad(), self.without_adapter():
-                reference = score_sequences(model, inputs).logps
-        outputs = score_sequences(model, inputs)
+                reference = self._score(model, inputs).logps
+        outputs = self._score(model, inputs)
         chosen, rejected = _split(outputs, reference)
         losses = preference_loss(chosen, rejected, self.recipe.preference)
         self._losses.add_pairs(
@@ -86,6 +88,11 @@ class PairTrainer(ReferenceTrainer):
         mean: Tensor = losses.sum() / count
         return self.add_aux_loss(mean, outputs.aux_loss)
 
+    def _score(self, model: nn.Module, batch: Batch) -> SequenceScores:
+        weight = self.recipe.preference.tail_weight
+        weigh = partial(length_weights, tail_weight=weight) if weight != 1 else None
+        return score_sequences(model, batch, weigh)
+
     def evaluation_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         names = ("preferred_share", "reward_margin", "chosen_logps", "rejected_logps")
         return {"eval_loss": sums["mean_loss"]} | {f"eval_{name}": sums[name] for name in names}
@@ -97,13 +104,31 @@ class PairTrainer(ReferenceTrainer):
         return batch
 
 
+class WeightedPairTrainer(PairTrainer):
+    """Weighs each pair by how likely the model itself would write its answers."""
+
+    head_outputs = (*PairTrainer.head_outputs, "log_sum_sq_probs")
+
+
+def length_weights(mask: Tensor, tail_weight: float) -> Tensor:
+    """Return the weights of answer tokens: those beyond the other answer's length count less.
+
+    LD-DPO, arXiv:2409.06411. `mask` has the chosen answers first: shape (2 * pairs, tokens).
+    """
+    lengths = mask.sum(dim=1)
+    shared = torch.minimum(*lengths.chunk(2)).repeat(2)
+    is_tail = mask.cumsum(dim=1) > shared[:, None]
+    return torch.where(is_tail, tail_weight, 1.0) * mask
+
+
 def _split(scores: SequenceScores, reference: Tensor | None) -> tuple[Answers, Answers]:
     """Return the chosen and the rejected answers of a batch."""
     given = torch.zeros_like(scores.logps) if reference is None else reference
     parts = (values.chunk(2) for values in (scores.logps, given, scores.tokens))
+    confidence = (None, None) if scores.confidence is None else scores.confidence.chunk(2)
     chosen, rejected = (
-        Answers(logps=logps, reference=other, tokens=tokens)
-        for logps, other, tokens in zip(*parts, strict=True)
+        Answers(logps=logps, reference=other, tokens=tokens, confidence=sure)
+        for logps, other, tokens, sure in zip(*parts, confidence, strict=True)
     )
     return chosen, rejected
 

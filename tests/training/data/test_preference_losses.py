@@ -1,7 +1,8 @@
 """Each preference loss equals that of TRL's own trainers, and moves a pair the right way."""
 
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from trl import DPOConfig, DPOTrainer
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
-from studio.methods.dpo import REFERENCE_FREE, LossName, Preference
+from studio.methods.dpo import ANY_DIVERGENCE, REFERENCE_FREE, LossName, Preference
 from studio.methods.dpo.losses import LOSSES, Answers, preference_loss
+from studio.methods.dpo.trainer import length_weights
+from studio.training.reference_trainer import WeighTokens, score_sequences
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -47,7 +50,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, P
 
 
 def upstream_trainer(
-    models: tuple[PreTrainedModel, PreTrainedModel], loss: str, folder: Path
+    models: tuple[PreTrainedModel, PreTrainedModel],
+    loss: str,
+    folder: Path,
+    **changes: Any,  # noqa: ANN401 -- any setting of upstream
 ) -> DPOTrainer:
     rows = [{"prompt": "1 plus 1?", "chosen": " It is 2.", "rejected": " It is three, I think."}]
     config = DPOConfig(
@@ -58,6 +64,7 @@ def upstream_trainer(
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
+        **changes,
     )
     model, reference = models
     return DPOTrainer(
@@ -103,6 +110,81 @@ def test_loss_equals_that_of_upstream_trainer(
 
     found = loss_of(spec(loss), mine, reference, tokens).mean().item()
     assert found == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+
+
+DIVERGENCES: dict[str, dict[str, Any]] = {
+    "forward_kl": {"f_divergence_type": "forward_kl"},
+    "js": {"f_divergence_type": "js_divergence"},
+    "alpha": {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3},
+}
+
+
+@pytest.mark.parametrize("loss", sorted(ANY_DIVERGENCE))
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+def test_divergence_equals_that_of_upstream(
+    models: tuple[PreTrainedModel, PreTrainedModel], loss: str, divergence: str, tmp_path: Path
+) -> None:
+    trainer = upstream_trainer(models, loss, tmp_path, **DIVERGENCES[divergence])
+    batch, labels = batch_of_pairs()
+    with torch.no_grad():
+        expected = trainer._compute_loss(trainer.model, dict(batch), return_outputs=False)
+        mine = log_probabilities(models[0], batch, labels)
+        reference = log_probabilities(models[1], batch, labels)
+    own = {"divergence": divergence, "divergence_alpha": 0.3}
+    preference = Preference.model_validate(spec(loss).model_dump() | own)
+
+    found = loss_of(preference, mine, reference, batch["completion_mask"].sum(1)).mean().item()
+    assert found == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "weigh"),
+    [
+        ({"ld_alpha": 0.3}, partial(length_weights, tail_weight=0.3)),
+        ({"ld_alpha": 0.0}, partial(length_weights, tail_weight=0.0)),
+        ({"use_weighting": True}, None),
+    ],
+    ids=["some of the extra length", "none of it", "confidence"],
+)
+def test_weights_equal_those_of_upstream(
+    models: tuple[PreTrainedModel, PreTrainedModel],
+    changes: dict[str, Any],
+    weigh: WeighTokens | None,
+    tmp_path: Path,
+) -> None:
+    trainer = upstream_trainer(models, "sigmoid", tmp_path, **changes)
+    batch, labels = batch_of_pairs()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")} | {"labels": labels}
+    with torch.no_grad():
+        expected = trainer._compute_loss(trainer.model, dict(batch), return_outputs=False)
+        own, other = (
+            score_sequences(model, inputs, weigh) for model in (trainer.model, trainer.ref_model)
+        )
+    sure = own.confidence if "use_weighting" in changes else None
+    pair = [
+        Answers(
+            logps=own.logps[part],
+            reference=other.logps[part],
+            tokens=own.tokens[part],
+            confidence=None if sure is None else sure[part],
+        )
+        for part in (slice(None, 4), slice(4, None))
+    ]
+
+    found = preference_loss(pair[0], pair[1], spec("sigmoid")).mean().item()
+    assert found == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+    assert (sure is None) == (weigh is not None)
+
+
+def test_only_what_goes_beyond_the_other_answer_counts_less() -> None:
+    mask = torch.tensor([[0, 1, 1, 1, 0], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
+
+    assert length_weights(mask, 0.5).tolist() == [
+        [0, 1, 0.5, 0.5, 0],
+        [0, 1, 1, 0, 0],
+        [0, 1, 0, 0, 0],
+        [1, 1, 0.5, 0.5, 0],
+    ]
 
 
 @pytest.mark.parametrize("loss", ["simpo", "cpo"])

@@ -74,7 +74,17 @@ def make_trainer(run: RunDir) -> PairTrainer:
     return trainer
 
 
-@pytest.mark.parametrize("adapter", [{}, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {},
+        LORA,
+        {"preference__tail_weight": 0.2},
+        {"preference__confidence_weighted": True},
+        {"preference__divergence": "js"},
+    ],
+    ids=["full", "lora", "length", "confidence", "js"],
+)
 def test_model_learns_to_prefer_the_chosen_answer(
     adapter: Changes, model: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +192,18 @@ def test_pairs_cut_equal_are_dropped_and_counted(model: Path, tmp_path: Path) ->
         ),
         (PAIRS, {"data__packing": True}, "conflict", "Answers that are compared cannot be packed"),
         (PAIRS, {"preference__loss_type": "exo_pair"}, "conflict", "EXO is undefined"),
+        (
+            PAIRS,
+            {"preference__loss_type": "apo_zero", "preference__divergence": "js"},
+            "conflict",
+            "defined for reverse KL only",
+        ),
+        (
+            PAIRS,
+            {"preference__loss_type": "aot", "preference__confidence_weighted": True},
+            "conflict",
+            "AOT compares sorted batches",
+        ),
         (PAIRS, LORA | {"adapter__lora_dropout": 0.1}, "conflict", "Dropout makes the model"),
         (PAIRS, {"preference__reference": "adapter_off"}, "conflict", "no adapter to turn off"),
     ],
@@ -224,8 +246,9 @@ def test_dropout_is_off(model: Path, tmp_path: Path) -> None:
         LORA | {"precision": "bf16"},
         LORA | {"preference__reference": "precomputed"},
         {"preference__loss_type": "orpo", "preference__sft_weight": 1.0},
+        LORA | {"preference__confidence_weighted": True, "preference__tail_weight": 0.5},
     ],
-    ids=["full", "adapter off", "precomputed", "no reference"],
+    ids=["full", "adapter off", "precomputed", "no reference", "weighted"],
 )
 def test_resumed_run_equals_an_uninterrupted_one(
     changes: Changes, model: Path, tmp_path: Path
