@@ -16,7 +16,7 @@ from studio.recipe.dotted_keys import merge
 from studio.services.tasks import tasks
 from tests.support.factories import make_finished_run
 from tests.support.page_reader import parse_page
-from tests.web.experiments.test_plans import HTMX, advised, decoder, filled, model
+from tests.web.experiments.test_plans import HTMX, advised, decoder, filled, model, previewed
 
 __all__ = ["decoder", "model"]
 
@@ -56,7 +56,7 @@ def test_suggested_change_makes_run_fit(client: TestClient, decoder: str) -> Non
     asked = {"base_model": decoder} | in_batches(4096)
     told = estimate(client, **asked)
     mended = estimate(client, **merge(asked, told["smallest_change"]["change"]))
-    page = parse_page(advised(client, base_model=decoder, precision="fp32", **IN_BATCHES))
+    page = parse_page(previewed(client, base_model=decoder, precision="fp32", **IN_BATCHES))
 
     assert (told["memory"]["verdict"], mended["memory"]["verdict"]) == ("too large", "fits")
     assert mended["smallest_change"] is None
