@@ -6,6 +6,7 @@ import * as parts from "./resumable_upload.js";
 import { phrase } from "../i18n/translations.js";
 
 const LARGE = 16 * 2 ** 20; // bytes; larger files are sent in parts and can resume
+const POLL = 500; // milliseconds
 
 /** @param {HTMLFormElement} form @param {AbortSignal} signal */
 export function start(form, signal) {
@@ -36,53 +37,89 @@ export function start(form, signal) {
   });
 }
 
-async function take(form, zone, file, signal) {
-  const [status, bar, input] = [zone.querySelector("#upload-status"), zone.querySelector("progress"), zone.querySelector("input")];
+async function take(form, zone, file, left) {
+  const stop = new AbortController();
+  const signal = AbortSignal.any([left, stop.signal]);
+  const [input, bar, cancel] = ["input", "progress", "[data-cancel]"].map((one) => zone.querySelector(one));
   const show = (words, share = 0) => {
-    status.textContent = words;
+    zone.querySelector("#upload-status").textContent = words;
     input.disabled = words !== "";
-    bar.hidden = words === "";
+    bar.hidden = cancel.hidden = words === "";
     if (share === null) bar.removeAttribute("value");
     else bar.value = share;
   };
+  if (!bar.hidden) return; // One file at a time.
   tell(zone, null);
+  cancel.onclick = () => stop.abort();
   try {
     if (file.size > Number(zone.dataset.limit)) {
       throw refusal(phrase("The file is too large."), phrase("Split it into smaller files."));
     }
-    await (file.size > LARGE ? importLarge : importSmall)(form, file, { signal, show });
+    const how = { signal, show, stopped: stop.signal };
+    await use(form, await (file.size > LARGE ? importLarge : importSmall)(file, how), how);
   } catch (error) {
-    if (!signal.aborted) tell(zone, error.told ?? UNREACHED);
+    if (stop.signal.aborted) parts.drop(file);
+    else if (!left.aborted) tell(zone, error.told ?? UNREACHED);
   } finally {
     show("");
     input.value = "";
+    if (!left.aborted && document.activeElement === document.body) input.focus();
   }
 }
 
-async function importSmall(form, file, { signal, show }) {
+/** Choose a new dataset, once its rows have been read; if the columns are not certain, ask first. */
+async function use(form, dataset, how) {
+  let made = await whenRead(dataset, how);
+  if (made.status === "draft" && await build(made, how)) made = await whenRead(made, how);
+  if (made.status === "ready") choose(form, made.name, made.train_rows);
+  else location.assign(`/datasets/${made.id}/mapping?then=${encodeURIComponent(addressOf(form))}`);
+}
+
+/** Return a dataset as soon as no task reads it any more. */
+async function whenRead({ id }, how) {
+  const dataset = await call(`/api/v1/datasets/${id}`, null, how.signal);
+  if (dataset.status !== "building") return dataset;
+  await follow(dataset.chore, how);
+  return whenRead(dataset, how);
+}
+
+function importSmall(file, { signal, show }) {
   const data = new FormData();
   data.set("file", file);
   data.set("draft", "true");
-  const dataset = await post("/api/v1/datasets", data, { signal, show });
-  if (dataset.status === "building") return location.assign(`/datasets/${dataset.id}`);
-  const version = await build(dataset.id, signal);
-  if (version) choose(form, dataset.name, version.train_rows);
-  else location.assign(`/datasets/${dataset.id}/mapping?then=${encodeURIComponent(addressOf(form))}`);
+  return post("/api/v1/datasets", data, { signal, show });
 }
 
-/** A task imports a large file; the form cannot wait for it. */
-async function importLarge(_form, file, { signal, show }) {
-  const upload = await parts.send(file, { signal, show });
-  const chore = await call("/api/v1/datasets", { source: { kind: "upload", upload } }, signal);
-  location.assign(`/chores/${chore.id}?then=/datasets/imports/${chore.id}/done`);
+/** Send a large file in parts; a task imports it. */
+async function importLarge(file, how) {
+  const upload = await parts.send(file, how);
+  const { id } = await call("/api/v1/datasets", { source: { kind: "upload", upload } }, how.signal);
+  const { result } = await follow(id, how);
+  return { id: result.dataset_id };
 }
 
-/** Read the rows with the detected mapping, and return their version; none if it should be checked first. */
-async function build(dataset, signal) {
-  const detection = await call(`/api/v1/datasets/${dataset}/detection`, null, signal).catch(() => null);
-  if (detection?.sureness !== "sure" || detection.questions.length) return null;
-  const built = await call(`/api/v1/datasets/${dataset}/versions`, { mapping: detection.mapping }, signal).catch(() => null);
-  return built?.version;
+/** Wait until a task has succeeded. Who leaves the page lets it go on; who cancels ends it. */
+async function follow(id, { signal, show, stopped }) {
+  const cancel = () => fetch(`/api/v1/chores/${id}/cancel`, { method: "POST" }).catch(() => null);
+  const ended = new AbortController();
+  stopped.addEventListener("abort", cancel, { once: true, signal: ended.signal });
+  for (;;) {
+    const task = await call(`/api/v1/chores/${id}`, null, signal);
+    if (task.finished_at) ended.abort();
+    if (task.status === "succeeded") return task;
+    if (task.finished_at) throw refusal(task.error?.message ?? phrase("Cancelled. Nothing was saved."), task.error?.hint);
+    show(task.status === "queued" ? phrase("Waiting in the queue…") : phrase("Reading the rows…"), task.progress || null);
+    await parts.pause(POLL, signal);
+  }
+}
+
+/** Read the rows with the detected mapping, if it is certain; return whether they are. */
+async function build({ id }, how) {
+  const detection = await call(`/api/v1/datasets/${id}/detection`, null, how.signal).catch(() => null);
+  if (detection?.sureness !== "sure" || detection.questions.length) return false;
+  const built = await call(`/api/v1/datasets/${id}/versions`, { mapping: detection.mapping }, how.signal).catch(() => null);
+  if (built?.chore && !built.version) await follow(built.chore, how);
+  return built !== null;
 }
 
 async function call(url, body, signal) {

@@ -90,7 +90,8 @@ async function told(answer) {
   throw error;
 }
 
-function pause(milliseconds, signal) {
+/** Wait; rejects as soon as the signal aborts. */
+export function pause(milliseconds, signal) {
   return new Promise((go, leave) => {
     const timer = setTimeout(go, milliseconds);
     signal.addEventListener("abort", () => {

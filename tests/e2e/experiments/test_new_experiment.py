@@ -286,6 +286,60 @@ def test_unreadable_file_is_refused_in_the_data_card(page: Page, tmp_path: Path)
     expect(page.locator("#dataset")).to_have_value("starter")
 
 
+def write_large_csv(path: Path) -> Path:
+    """Write a file that is sent in parts and read by a task."""
+    words = "word " * 400
+    with path.open("w", encoding="utf-8") as file:
+        file.write("prompt,completion\n")
+        file.writelines(f"What is {at}?,{at} {words}\n" for at in range(9_000))
+    assert path.stat().st_size > 16 * 2**20
+    return path
+
+
+def test_large_file_is_imported_without_leaving_the_form(page: Page, tmp_path: Path) -> None:
+    path = write_large_csv(tmp_path / "large.csv")
+    page.goto("/new")
+    page.get_by_label("Name", exact=True).fill("kept")
+    page.locator("#upload").set_input_files(path)
+
+    expect(page.locator("#drop progress")).to_be_visible()
+    expect(page.locator("#dataset")).to_have_value("large")
+    expect(page.locator("#dataset-facts")).to_contain_text("rows")
+    expect(page.locator("#drop progress")).to_be_hidden()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("kept")
+    expect(page).to_have_url(re.compile(r"/new$"))
+
+
+def test_upload_is_cancelled_and_another_file_chosen(page: Page, tmp_path: Path) -> None:
+    path = write_large_csv(tmp_path / "unwanted.csv")
+    held: list[Route] = []
+    page.route("**/api/v1/uploads/*", lambda route, _: held.append(route))
+    page.goto("/new")
+    page.locator("#upload").set_input_files(path)
+    cancel = page.locator("#drop").get_by_role("button", name="Cancel")
+    cancel.press("Enter")
+
+    expect(cancel).to_be_hidden()
+    expect(page.locator("#upload-problem")).to_be_hidden()
+    expect(page.locator("#dataset")).to_have_value("starter")
+    page.unroute("**/api/v1/uploads/*")
+    page.locator("#upload").set_input_files(write_csv(tmp_path / "wanted.csv", "prompt,completion"))
+    expect(page.locator("#dataset")).to_have_value("wanted")
+
+
+def test_large_file_that_cannot_be_read_is_refused_in_the_data_card(
+    page: Page, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.parquet"
+    path.write_bytes(b"PAR1" + bytes(17 * 2**20))
+    page.goto("/new")
+    page.locator("#upload").set_input_files(path)
+
+    expect(page.locator(".decision #upload-problem")).not_to_be_empty()
+    expect(page.locator("#dataset")).to_have_value("starter")
+    expect(page).to_have_url(re.compile(r"/new$"))
+
+
 def test_what_is_entered_before_the_form_is_ready_counts(page: Page, tmp_path: Path) -> None:
     """Modules load after the page is drawn: on a slow line a person is faster."""
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
