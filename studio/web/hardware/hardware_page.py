@@ -53,10 +53,10 @@ def strip_of_machines(db: Session) -> HardwareStrip:
 def strip_for_run(db: Session, run: Run) -> HardwareStrip:
     """Return the load of the machine a run trains on; once it has ended, the load meanwhile."""
     run_id = run.id or 0
-    if run.status.is_live:
+    if not run.status.is_final:
         machine = usage_history.machine_of_run(db, run_id, CURVE_TIME)
         views = [_view(machine, run_id)] if machine else []
-        # A run that has just started is in no sample yet.
+        # A run that waits or has just started is in no sample yet.
         is_measured = bool(views) or bool(usage_history.list_machines(db, usage_history.FRESH))
         return HardwareStrip(run_id=run_id, machines=views, is_measured=is_measured)
     points = usage_history.list_run_points(db, run_id)

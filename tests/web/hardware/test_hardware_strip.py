@@ -11,7 +11,7 @@ from studio.db.states import RunStatus
 from studio.hardware_usage.usage import HardwareUsage, RunUsage
 from studio.services.hardware import usage_history
 from studio.web.i18n import formatting
-from tests.support.factories import make_running
+from tests.support.factories import make_run, make_running
 from tests.support.hardware_samples import GB, make_gpu, make_point, make_usage
 from tests.support.page_reader import Node, parse_page
 
@@ -177,3 +177,38 @@ def test_api_lists_the_samples_of_a_run(client: TestClient, engine: Engine) -> N
 
     points = client.get(f"/api/v1/runs/{run_id}/hardware").json()["data"]
     assert [point["usage"]["cpu"] for point in points] == [0.6, 0.8]
+
+
+def test_prometheus_has_a_gauge_for_each_sensor(client: TestClient, engine: Engine) -> None:
+    record(engine, make_usage(gpus=[make_gpu()]))
+    lines = client.get("/metrics").text.splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    values = {name.partition("{")[0]: float(value) for name, value in found.items()}
+
+    assert {name: values[name] for name in values if name.startswith("studio_gpu")} == {
+        "studio_gpu_share": 0.9,
+        "studio_gpu_memory_used_bytes": 40 * GB,
+        "studio_gpu_celsius": 60,
+        "studio_gpu_watts": 300,
+    }
+    assert values["studio_cpu_share"] == 0.5
+    assert values["studio_memory_used_bytes"] == 4 * GB
+    assert values["studio_disk_free_bytes"] == 100 * GB
+
+
+def test_missing_sensors_have_no_gauge(client: TestClient, engine: Engine) -> None:
+    record(engine, make_usage(gpus=[make_gpu(celsius=None, watts=None)]))
+    text = client.get("/metrics").text
+
+    assert "studio_gpu_share{" in text
+    assert "studio_gpu_celsius{" not in text
+    assert "studio_gpu_watts{" not in text
+
+
+def test_strip_of_a_run_that_waits_is_refreshed_later(client: TestClient, engine: Engine) -> None:
+    """A page that was opened before the run started must show its load, too."""
+    with unit_of_work(engine) as db:
+        number = make_run(db).id
+
+    shown = strip(client, f"/hardware?run={number}")
+    assert shown.attributes["hx-get"] == f"/hardware?run={number}"
