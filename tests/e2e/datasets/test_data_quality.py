@@ -58,7 +58,7 @@ def test_blocking_finding_is_shown_and_no_run_starts(page: Page, studio: Studio)
     bring(page, GOOD, label=[False] * len(GOOD))
     expect(page.locator(".finding")).to_contain_text("Runs cannot start with these rows.")
 
-    page.get_by_role("link", name="Train on this").click()
+    page.get_by_role("link", name="Train on this", exact=True).click()
     expect(page.locator("#advice")).to_contain_text("No answer is rated good")
     page.locator("#start").click()
 
