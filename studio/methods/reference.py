@@ -58,10 +58,18 @@ class ReferenceRecipe(Recipe):
         """Whether the reference scores all answers before training."""
         if not self.has_reference:
             return False
+        if self._changes_base:
+            return True
         if self.reference_scores != "automatic":
             return self.reference_scores == "precomputed"
         epochs = self.optimisation.num_train_epochs
         return self.adapter.kind == "full" or epochs >= _PRECOMPUTES_FROM
+
+    @property
+    def _changes_base(self) -> bool:
+        """Whether the model without its adapter is not the model before training."""
+        variant = self.adapter.lora_variant
+        return variant is not None and variant.changes_base
 
     def own_conflicts(self) -> Iterator[Conflict]:
         if self.data.packing:
@@ -75,6 +83,14 @@ class ReferenceRecipe(Recipe):
                 message="Dropout makes the model differ from its reference at random.",
                 hint="Set LoRA dropout to 0.",
                 param="adapter.lora_dropout",
+            )
+        variant = self.adapter.lora_variant
+        if variant and variant.changes_base and self.reference_scores == "adapter_off":
+            yield Conflict(
+                message=f"{variant.title} changes the base model, so the model without its adapter "
+                "is not the reference.",
+                hint="Score the reference once, before training.",
+                param=self.reference_param,
             )
         if self.adapter.kind == "full" and self.reference_scores == "adapter_off":
             yield Conflict(

@@ -105,6 +105,11 @@ class RunDir(WorkDir):
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 
+    @property
+    def adapter_start(self) -> Path:
+        """The adapter before training, if it started as a part of the base model's weights."""
+        return self.root / "adapter_start.safetensors"
+
     def write_exit_code(self, pid: int, code: int) -> None:
         """Record the exit code of a process, for processes that cannot wait for it."""
         files.replace_text(self._exit, json.dumps({"pid": pid, "code": code}))

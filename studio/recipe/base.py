@@ -104,6 +104,14 @@ def find_conflict(recipe: Recipe) -> Conflict | None:
 
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     yield from recipe.own_conflicts()
+    variant, quantised = recipe.adapter.lora_variant, recipe.adapter.quantised
+    if variant is not None and variant.changes_base and quantised is not None:
+        yield Conflict(
+            message=f"Weights in {quantised.name} would be rounded again, because {variant.title} "
+            "takes a part out of each.",
+            hint="Choose plain LoRA, or keep the frozen model as saved.",
+            param="adapter.variant",
+        )
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim

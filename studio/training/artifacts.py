@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from studio.protocols.events import Sampled
 from studio.training.job import TrainingJob
+from studio.training.models import lora_variants
 
 LAST_GOOD = "last-good"
 """Where a failed run keeps the weights from before its loss became NaN."""
@@ -38,7 +39,13 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
     if isinstance(model, PeftModel):
         # peft's own card would contain local paths; the studio writes its own.
         set_base_name(model, job.base)
-        model.save_pretrained(folder, save_embedding_layers=False)
+        start = job.run_dir.adapter_start
+        with (
+            lora_variants.plain_adapter(model, start)
+            if job.changes_base
+            else nullcontext() as state
+        ):
+            model.save_pretrained(folder, state_dict=state, save_embedding_layers=False)
     else:
         model.generation_config.eos_token_id = job.stop_tokens
         model.save_pretrained(folder)

@@ -11,6 +11,7 @@ from studio import hardware
 from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe, find_conflict
+from studio.recipe.lora_variants import LoraVariant
 from studio.recipe.precision import PRECISIONS, Precision, Quantised
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
@@ -45,6 +46,8 @@ class TrainingJob:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
+    variant: LoraVariant | None
+    """None in a full fine-tune."""
     template: chat_templates.ChatTemplate | None
     """None if there is only text."""
     train: Examples
@@ -95,11 +98,17 @@ class TrainingJob:
             model=model,
             tokenizer=tokenizer,
             adapter=loader.adapter_config(adapter, config.model_type),
+            variant=adapter.lora_variant,
             template=template,
             train=train,
             validation=validation,
             memory_probe=memory_probe,
         )
+
+    @property
+    def changes_base(self) -> bool:
+        """Whether the adapter starts as a part of the base model's weights."""
+        return self.variant is not None and self.variant.changes_base
 
     @property
     def stop_tokens(self) -> list[int]:

@@ -91,12 +91,9 @@ def build_failure_card(name: str, step: int, message: str) -> str:
 def _describe_trained(recipe: Recipe) -> str:
     if not isinstance(recipe.adapter, Lora):
         return "every weight"
-    quantised = recipe.adapter.quantised
-    return (
-        f"a LoRA adapter trained on the model in {quantised.title}"
-        if quantised
-        else "a LoRA adapter"
-    )
+    quantised, variant = recipe.adapter.quantised, recipe.adapter.lora_variant
+    adapter = "a LoRA adapter" if variant.name == "plain" else f"a LoRA adapter ({variant.title})"
+    return f"{adapter} trained on the model in {quantised.title}" if quantised else adapter
 
 
 def build_export_card(

@@ -16,7 +16,13 @@ from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.sections import Lora
 from studio.training.checkpoints import checksums, trainer_state
-from studio.training.models import adapter_base, loader, tokenizers, weight_formats
+from studio.training.models import (
+    adapter_base,
+    loader,
+    lora_variants,
+    tokenizers,
+    weight_formats,
+)
 
 MAX_ADAPTERS = 8
 """Adapters kept on a base; the least recently used one is dropped."""
@@ -77,6 +83,8 @@ class LoadedBase:
         adapter = Lora.model_validate(request.lora)
         config = loader.adapter_config(adapter, self.model.config.model_type)
         assert isinstance(config, LoraConfig)  # noqa: S101 -- None only for a full fine-tune
+        if adapter.lora_variant.changes_base:
+            config = lora_variants.plain_config(config)
         if isinstance(self.model, PeftModel):
             self.model.add_adapter(name, config)
         else:

@@ -180,7 +180,7 @@ def emulates_bfloat16(recipe: AnyRecipe) -> bool:
 
 def bytes_per_token(step: TrainingStep) -> int:
     """Return the bytes that a layer keeps per token."""
-    return sum(part(step) for part in (_norms, _inputs, _head_norms, _attention, _mlp, _lora_ranks))
+    return sum(part(step) for part in (_norms, _inputs, _head_norms, _attention, _mlp, _adapter))
 
 
 def _norms(step: TrainingStep) -> int:
@@ -261,10 +261,15 @@ def _mlp(step: TrainingStep) -> int:
     return values * step.compute_bytes * step.shape.intermediate
 
 
-def _lora_ranks(step: TrainingStep) -> int:
-    """Return the bytes per token kept between the two matrices of every adapter."""
+def _adapter(step: TrainingStep) -> int:
+    """Return the bytes per token kept between the two matrices of every adapter.
+
+    Trained magnitudes multiply the outputs of the layer and of its adapter, and keep both.
+    """
     match step.recipe.adapter:
-        case Lora(r=rank):
-            return (sum(step.layer_spec.readers) + 2) * rank * step.compute_bytes
+        case Lora(r=rank, lora_variant=variant):
+            outputs = 2 * step.facts.linear_rows // step.shape.layers
+            kept = outputs if variant.trains_magnitudes else 0
+            return ((sum(step.layer_spec.readers) + 2) * rank + kept) * step.compute_bytes
         case _:
             return 0

@@ -18,6 +18,7 @@ from studio.recipe.sections import Lora
 from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
 from studio.weights import architectures, family_limits, weight_samples
 from studio.weights.architectures import CAUSAL_MODEL_HINT
+from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_facts import FLOAT8_MULTIPLE, ModelFacts
 
 MAX_NAMED = 3
@@ -93,6 +94,7 @@ def _problems(case: _Case) -> Iterator[str]:
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes, smallest first; common precisions before others."""
     if isinstance(recipe.adapter, Lora):
+        yield "Choose plain LoRA.", {"adapter": {"variant": "plain"}}
         for dtype in ("native", "bfloat16", "float32"):
             yield f"Keep the frozen model in {dtype}.", _base_dtype_change(dtype)
     else:
@@ -236,6 +238,22 @@ def _keeps_experts(case: _Case) -> str:
     )
 
 
+def _rank_exceeds_weights(case: _Case) -> str:
+    """Refuse an adapter of more ranks than a weight that it starts as a part of."""
+    adapter, shape = case.recipe.adapter, case.facts.shape
+    if not isinstance(adapter, Lora) or not adapter.lora_variant.changes_base or shape is None:
+        return ""
+    fused = case.facts.family in FAMILY_LAYERS and FAMILY_LAYERS[case.facts.family].fused_qkv
+    narrow = shape.query_width if fused else shape.key_width
+    smallest = min(shape.hidden_size, shape.intermediate, narrow)
+    if adapter.r <= smallest:
+        return ""
+    return (
+        f"{adapter.lora_variant.title} takes an adapter of rank {adapter.r} out of each weight, "
+        f"and the smallest weight has rank {smallest}."
+    )
+
+
 _RULES: tuple[_Rule, ...] = (
     _hardware_lacks,
     _is_quantised_already,
@@ -248,6 +266,7 @@ _RULES: tuple[_Rule, ...] = (
     _mixes_float64,
     _halves_clash,
     _has_odd_sides,
+    _rank_exceeds_weights,
 )
 
 

@@ -139,8 +139,9 @@ def trained_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
 def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the number of trained parameters: all, or two thin matrices per linear layer."""
     match recipe.adapter:
-        case Lora(r=rank):
-            return rank * facts.linear_features
+        case Lora(r=rank, lora_variant=variant):
+            magnitudes = facts.linear_rows if variant.trains_magnitudes else 0
+            return rank * facts.linear_features + magnitudes
         case _:
             return facts.parameters
 

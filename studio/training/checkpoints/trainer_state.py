@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerState
 
 from studio.errors import TrainingError
+from studio.protocols.run_dir import RunDir
+from studio.training.models import lora_variants
 
 WEIGHTS = "weights.safetensors"
 STATE = "trainer_state.json"
@@ -106,12 +108,14 @@ def apply_weights(model: nn.Module, folder: Path, adapter: str = "") -> None:
 
     """
     current = dict(model.named_parameters()) | dict(model.named_buffers())
+    start = RunDir(folder.parents[1]).adapter_start
+    starts = load_file(start) if start.is_file() else {}
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         for name in saved.keys():  # noqa: SIM118 -- upstream's own, and no mapping
             target_name = _adapter_weight_name(name, adapter) if adapter else name
             if target_name is None:
                 continue
-            tensor = saved.get_tensor(name)
+            tensor = lora_variants.plain_weight(name, saved.get_tensor(name), starts)
             if target_name not in current or current[target_name].shape != tensor.shape:
                 raise _wrong_model_error(folder)
             current[target_name].copy_(tensor)

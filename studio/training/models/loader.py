@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from studio.errors import InvalidError, TrainingError
+from studio.recipe.fields import own_fields
 from studio.recipe.precision import DType, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
 from studio.training.models import quantised_weights, tokenizers
@@ -151,7 +152,8 @@ def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | No
     return LoraConfig(
         task_type="CAUSAL_LM",
         exclude_modules=[*family_limits.NO_ADAPTER_LAYERS.get(family, ())] or None,
-        **adapter.model_dump(exclude={"kind", "base_dtype"}),
+        use_dora=adapter.lora_variant.trains_magnitudes,
+        **adapter.model_dump(exclude={"kind", *own_fields(Lora)}),
     )
 
 

@@ -28,6 +28,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "rounded_lora": LORA | {"precision": "fp32_bf16_matmul"},
     "kahan": {"precision": "bf16_kahan"},
     "lora": LORA,
+    "dora": LORA | {"adapter__variant": "dora"},
+    "dora in float32": LORA | {"adapter__variant": "dora", "precision": "fp32"},
+    "pissa": LORA | {"adapter__variant": "pissa"},
     "checkpointed": {
         "precision": "fp32_bf16_matmul",
         "optimisation__activation_checkpointing": True,
@@ -38,6 +41,7 @@ REAL: dict[str, dict[str, Any]] = {
     "fp8": {"precision": "fp8"},
     "int8": LORA | {"adapter__base_dtype": "int8"},
     "nf4": LORA | {"adapter__base_dtype": "nf4"},
+    "dora on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "dora"},
     "nf4 in float32": LORA | {"adapter__base_dtype": "nf4", "precision": "fp32"},
 }
 
