@@ -252,6 +252,20 @@ class Lora(Section, title="LoRA adapter"):
     steps take about 1.4 times as long. PiSSA and OLoRA start from the model's own weights and often
     learn faster; they need a model that is not quantised, and are saved at twice the rank."""
 
+    lr_ratio: Annotated[
+        float,
+        Ge(1),
+        Le(1000),
+        FieldSpec(
+            "LoRA+ ratio",
+            advanced=True,
+            is_studio_own=True,
+            related=("optimisation.learning_rate",),
+        ),
+    ] = 1.0
+    """How many times the learning rate the adapter's second matrix (B) uses. 16 is usual for LoRA+,
+    with a somewhat lower learning rate; 1 is plain LoRA."""
+
     base_dtype: Annotated[
         Literal["native", "float32", "bfloat16", "float16", "int8", "nf4"],
         FieldSpec(

@@ -13,6 +13,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
 from studio.recipe.precision import PRECISIONS, Precision, Quantised
+from studio.recipe.sections import Lora
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
@@ -48,6 +49,8 @@ class TrainingJob:
     adapter: LoraConfig | None
     variant: LoraVariant | None
     """None in a full fine-tune."""
+    lr_ratio: float
+    """How many times the learning rate an adapter's second matrices use."""
     template: chat_templates.ChatTemplate | None
     """None if there is only text."""
     train: Examples
@@ -99,6 +102,7 @@ class TrainingJob:
             tokenizer=tokenizer,
             adapter=loader.adapter_config(adapter, config.model_type),
             variant=adapter.lora_variant,
+            lr_ratio=adapter.lr_ratio if isinstance(adapter, Lora) else 1.0,
             template=template,
             train=train,
             validation=validation,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from peft import get_peft_model
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 from trl import SFTConfig, SFTTrainer
@@ -15,6 +16,7 @@ from trl.trainer import utils as upstream
 from studio.metrics import MetricSpec
 from studio.recipe.base import Recipe
 from studio.recipe.fields import own_fields
+from studio.training import learning_rates
 from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import TrainingJob
@@ -70,6 +72,7 @@ class NextTokenTrainer(
         set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
         self.changes_base = job.changes_base
+        self.lr_ratio = job.lr_ratio
         if job.variant is not None and job.changes_base:
             lora_variants.split_base(model, job.variant, job.run_dir.adapter_start)
         with loader.keep_trained_float32(model) if job.adapter else nullcontext():
@@ -92,6 +95,15 @@ class NextTokenTrainer(
         self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
         self._losses = self.new_accumulator()
         self.accumulators = (self._losses,)
+
+    def create_optimizer(self, *args: object) -> Optimizer:
+        """Put the second matrices of a LoRA+ adapter into groups with their own learning rate."""
+        is_new = self.optimizer is None
+        optimizer: Optimizer = super().create_optimizer(*args)
+        if is_new and self.lr_ratio != 1:
+            rate = self.lr_ratio * self.args.learning_rate
+            learning_rates.separate(optimizer, learning_rates.outer_adapter_ids(self.model), rate)
+        return optimizer
 
     def new_accumulator(self) -> "LossAccumulator":
         """Return empty sums for what a logging step or an evaluation counts."""
@@ -120,6 +132,9 @@ class NextTokenTrainer(
         trained = outputs.label_mask.sum()
         loss = -outputs.log_probs.sum()
         self._losses.add(loss, trained, outputs.is_top1.sum(), tokens.sum())
+        if self.args.loss_type == "dft" and model.training:
+            # Dynamic fine-tuning: each token counts by the probability the model gives it.
+            loss = -(outputs.log_probs * outputs.log_probs.detach().exp()).sum()
         count = trained if num_items_in_batch is None else num_items_in_batch
         mean: Tensor = loss / count.clamp(min=1)
         return self.add_aux_loss(mean, outputs.aux_loss)

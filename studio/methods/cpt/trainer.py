@@ -9,6 +9,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from studio.errors import TrainingError
 from studio.methods.cpt import METHOD, PERPLEXITY, CPTRecipe
 from studio.metrics import EVAL_LOSS
+from studio.training import learning_rates
 from studio.training.data.tokenisation import tokenise
 from studio.training.job import TrainingJob
 from studio.training.monitoring import early_stopping
@@ -18,6 +19,12 @@ __all__ = ["build", "tokenise"]
 
 _MAX_EXPONENT = 700
 """From about 709 on, the exponential overflows a float64."""
+
+_NO_EMBEDDINGS = TrainingError(
+    "conflict",
+    "The embeddings of this model cannot have their own learning rate here.",
+    hint="Leave the embedding learning rate empty.",
+)
 
 
 def build(recipe: CPTRecipe, job: TrainingJob) -> "TextTrainer":
@@ -46,11 +53,18 @@ class TextTrainer(NextTokenTrainer):
     embedding_rate: float | None = None
 
     def create_optimizer(self, *args: object) -> Optimizer:
-        """Put the embeddings into parameter groups with their learning rate."""
+        """Put the embeddings into parameter groups with their learning rate.
+
+        Raises:
+            TrainingError: the optimizer has no embeddings, as when shards replace them.
+
+        """
         is_new = self.optimizer is None
         optimizer: Optimizer = super().create_optimizer(*args)
         if is_new and self.embedding_rate is not None:
-            _separate(optimizer, _embedding_ids(self.model), self.embedding_rate)
+            ids = _embedding_ids(self.model)
+            if not learning_rates.separate(optimizer, ids, self.embedding_rate):
+                raise _NO_EMBEDDINGS
         return optimizer
 
     def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
@@ -65,23 +79,3 @@ def _embedding_ids(model: PreTrainedModel) -> set[int]:
     """Return the ids of the input and output embeddings' weights; they may be the same tensor."""
     layers = (model.get_input_embeddings(), model.get_output_embeddings())
     return {id(weight) for layer in layers if layer is not None for weight in layer.parameters()}
-
-
-def _separate(optimizer: Optimizer, ids: set[int], rate: float) -> None:
-    """Move the weights with these ids into groups of their own, which differ only in the rate.
-
-    Raises:
-        TrainingError: the optimizer has none of them, as when shards replace them.
-
-    """
-    if not any(id(weight) in ids for group in optimizer.param_groups for weight in group["params"]):
-        raise TrainingError(
-            "conflict",
-            "The embeddings of this model cannot have their own learning rate here.",
-            hint="Leave the embedding learning rate empty.",
-        )
-    for group in list(optimizer.param_groups):
-        chosen = [weight for weight in group["params"] if id(weight) in ids]
-        if chosen:
-            group["params"] = [weight for weight in group["params"] if id(weight) not in ids]
-            optimizer.add_param_group({**group, "params": chosen, "lr": rate})

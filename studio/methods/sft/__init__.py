@@ -1,17 +1,44 @@
 """Supervised fine-tuning: the model learns to write the answers in its examples."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Le
 
 from studio import metrics
 from studio.intake.mapping import ShapeName
 from studio.methods.base import Method, Preset, full_preset, lora_preset
 from studio.recipe.base import Recipe
+from studio.recipe.fields import FieldSpec
+from studio.recipe.sections import Optimisation
+
+
+class AnswerOptimisation(Optimisation):
+    """How fast and how long the model trains."""
+
+    loss_type: Annotated[
+        Literal["nll", "dft"],
+        FieldSpec(
+            "Training loss",
+            advanced=True,
+            choice_titles={"nll": "Cross-entropy", "dft": "Dynamic fine-tuning (DFT)"},
+        ),
+    ] = "nll"
+    """DFT weighs each token by the probability that the model gives it, so unlikely tokens change
+    it less: it keeps more of what it knew, and learns new facts worse. The validation loss stays
+    the cross-entropy."""
+
+    neftune_noise_alpha: Annotated[
+        float | None, Gt(0), Le(100), FieldSpec("NEFTune noise", advanced=True)
+    ] = None
+    """Adds noise to the token embeddings during training, against learning answers by heart. 5 is
+    usual. Leave empty for none."""
 
 
 class SFTRecipe(Recipe):
     """Train by example: the model reads conversations and learns the assistant's answers."""
 
     method: Literal["sft"] = "sft"
+    optimisation: AnswerOptimisation = AnswerOptimisation()
 
 
 _IGNORED: dict[ShapeName, str] = {
