@@ -68,7 +68,7 @@ def test_hardware_lists_cores_and_device(client: TestClient) -> None:
 
 def test_method_includes_its_schema(client: TestClient) -> None:
     method = client.get("/api/v1/methods/sft").json()
-    rate = method["recipe_schema"]["$defs"]["Optimisation"]["properties"]["learning_rate"]
+    rate = method["recipe_schema"]["$defs"]["AnswerOptimisation"]["properties"]["learning_rate"]
 
     assert (rate["default"], rate["exclusiveMinimum"]) == (2e-4, 0)
     assert rate["description"].startswith("Step size.")
