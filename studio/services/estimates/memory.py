@@ -326,7 +326,7 @@ def _scratch_bytes(recipe: AnyRecipe) -> int:
     return _SCRATCH[recipe.optimisation.optim]
 
 
-_SCRATCH = {"adamw_torch_fused": 0, "adamw_torch": 8, "adafactor": 12, "sgd": 0}
+_SCRATCH = {"adamw_torch_fused": 0, "adamw_torch": 8, "adafactor": 12, "sgd": 0, "lion_32bit": 4}
 _ROUNDING_SCRATCH = 24
 """The studio's own AdamW uses float32: gradient, averages, weight and change, one weight at a
 time."""

@@ -11,7 +11,13 @@ from studio.weights.rounding_error import CastRounding
 
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-OPTIMIZER_STATES = {"adamw_torch_fused": 2, "adamw_torch": 2, "adafactor": 0, "sgd": 0}
+OPTIMIZER_STATES = {
+    "adamw_torch_fused": 2,
+    "adamw_torch": 2,
+    "adafactor": 0,
+    "sgd": 0,
+    "lion_32bit": 1,
+}
 """Values an optimizer keeps for each weight. Adafactor's are too few to count."""
 
 _ADAM_STATES = 2

@@ -28,7 +28,7 @@ from studio.training.precision import float8, matmul_precision
 NONE = "none"
 _AND = " and "
 _PROBE_TOKENS = 8
-_OPTIMIZER_TITLES = {"adafactor": "Adafactor", "sgd": "SGD"}
+_OPTIMIZER_TITLES = {"adafactor": "Adafactor", "sgd": "SGD", "lion_32bit": "Lion"}
 """Display names of optimizers other than AdamW."""
 
 _MATRIX_DIMS = 2

@@ -32,13 +32,16 @@ _TITLES = {
     "kahan": "AdamW, Kahan",
 }
 
+_LION = "lion_32bit"
+"""Upstream's name; its own Lion needs bitsandbytes, and a GPU."""
+
 OptimizerChoice = tuple[type[torch.optim.Optimizer], dict[str, Any]]
 
 
 def choose_optimizer(mode: Precision, args: TrainingArguments) -> OptimizerChoice | None:
-    """Return the optimizer a mode requires, or None to use the recipe's own."""
+    """Return the optimizer that a mode or recipe requires, or None if upstream has it."""
     if mode.rounding is None:
-        return None
+        return (Lion, {"lr": args.learning_rate}) if args.optim == _LION else None
     betas = (args.adam_beta1, args.adam_beta2)
     adam = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
     if mode.master is not None:
@@ -155,6 +158,40 @@ class RoundedAdamW(_LowPrecisionAdamW):
             seed = (first["seed"] * 1_000_003 + first["calls"]) % 2**32
             self._generators[device] = torch.Generator(device).manual_seed(seed)
         return self._generators[device]
+
+
+class Lion(torch.optim.Optimizer):
+    """Steps of equal size in every weight: only the sign of the averaged gradient counts."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override] # upstream has overloads
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, weight.grad, group)
+        return loss
+
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(weight)
+        mean, (first, second) = state["exp_avg"], group["betas"]
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
+        weight.add_(mean.lerp(gradient, 1 - first).sign_(), alpha=-group["lr"])
+        mean.lerp_(gradient, 1 - second)
 
 
 def round_stochastically(value: Tensor, generator: torch.Generator) -> Tensor:

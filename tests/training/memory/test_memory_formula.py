@@ -28,6 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "rounded_lora": LORA | {"precision": "fp32_bf16_matmul"},
     "kahan": {"precision": "bf16_kahan"},
     "lora": LORA,
+    "lion": {"precision": "bf16", "optimisation__optim": "lion_32bit"},
     "dora": LORA | {"adapter__variant": "dora"},
     "dora in float32": LORA | {"adapter__variant": "dora", "precision": "fp32"},
     "pissa": LORA | {"adapter__variant": "pissa"},

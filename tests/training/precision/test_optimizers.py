@@ -1,6 +1,7 @@
 """AdamW for 16-bit weights: what it keeps, what it loses, and what survives saving."""
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from studio.training.precision.optimizers import MasterAdamW, RoundedAdamW, round_stochastically
+from studio.training.precision.optimizers import (
+    Lion,
+    MasterAdamW,
+    RoundedAdamW,
+    round_stochastically,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -172,3 +178,20 @@ def test_each_group_uses_its_own_weight_decay() -> None:
 
     assert torch.equal(kept, weight())
     assert torch.equal(decayed, (weight().float() * 0.9).bfloat16())
+
+
+def test_lion_follows_its_definition() -> None:
+    """Against the update of the paper, written out with scalars."""
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
+    optimizer = Lion([weight], lr=0.1, weight_decay=0.5)
+    expected, mean = [1.0, -2.0, 0.5], [0.0, 0.0, 0.0]
+    for step in range(4):
+        gradient = [(-1.0) ** step, 0.25 * step - 0.3, -1.0]
+        weight.grad = torch.tensor(gradient)
+        optimizer.step()
+        for place, slope in enumerate(gradient):
+            sign = math.copysign(1, 0.9 * mean[place] + 0.1 * slope)
+            expected[place] = expected[place] * (1 - 0.1 * 0.5) - 0.1 * sign
+            mean[place] = 0.99 * mean[place] + 0.01 * slope
+
+    assert weight.tolist() == pytest.approx(expected, rel=1e-5)

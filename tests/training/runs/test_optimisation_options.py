@@ -26,6 +26,7 @@ PLUS = LORA | {"adapter__lr_ratio": 16.0, "optimisation__learning_rate": 1e-3}
 OPTIONS: dict[str, dict[str, Any]] = {
     "lora+": PLUS,
     "neftune": {"optimisation__neftune_noise_alpha": 5.0},
+    "lion": {"optimisation__optim": "lion_32bit", "optimisation__learning_rate": 3e-3},
     "dft": {"optimisation__loss_type": "dft"},
 }
 
