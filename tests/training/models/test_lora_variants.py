@@ -22,7 +22,7 @@ from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import SAVED, STEPS
 from tests.training.export.test_export import as_trained, exported, logits
-from tests.training.runs import test_preferences
+from tests.training.runs import test_preferences, test_ratings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -182,3 +182,12 @@ def test_refused_recipes() -> None:
         "adapter.variant",
         "preference.reference",
     ]
+
+
+@pytest.mark.parametrize("variant", CHANGING)
+def test_reference_of_a_ratings_run_is_the_model_before_training(
+    variant: str, model: Path, tmp_path: Path
+) -> None:
+    run = test_ratings.train(tmp_path / "run", model, LORA | {"adapter__variant": variant})
+
+    assert tiny.metric_values(run, "eval_rating_margin")[0] == pytest.approx(0, abs=1e-4)
