@@ -153,9 +153,10 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         ),
         "method": recipe.method,
         "precision": recipe.precision,
-        "adapter": recipe.adapter.model_dump(),
+        # Without defaults, so that a new setting leaves the subjects of earlier recipes as they are.
+        "adapter": (recipe.adapter.kind, recipe.adapter.model_dump(exclude_defaults=True)),
         "rows": versions.require(db, recipe.dataset).sha256,
-        "data": recipe.data.model_dump(),
+        "data": recipe.data.model_dump(exclude_defaults=True),
         # The seed selects the validation rows.
         "seed": optimisation.seed if recipe.data.validation_share else None,
         "optimizer": optimisation.optim,

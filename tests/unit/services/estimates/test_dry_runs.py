@@ -9,6 +9,7 @@ from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
+from studio.recipe.sections import Lora
 from studio.services.estimates import estimates, measurements
 from studio.services.precision import recommendation
 from studio.settings import Settings
@@ -65,6 +66,21 @@ def test_dry_run_subject_depends_only_on_memory_settings(db: Session) -> None:
 
     assert names[0] == names[1]
     assert len(set(names)) == 1 + len(others)
+
+
+def test_setting_added_later_leaves_dry_run_subject(db: Session) -> None:
+    class LaterLora(Lora):
+        added_later: int = 3
+
+    earlier = recipe(adapter={"kind": "lora", "r": 4})
+    later, changed = (
+        earlier.model_copy(update={"adapter": LaterLora(r=4, added_later=value)})
+        for value in (3, 4)
+    )
+    subject = measurements.task_subject(db, earlier)
+
+    assert measurements.task_subject(db, later) == subject
+    assert measurements.task_subject(db, changed) != subject
 
 
 def test_repeated_dry_run_request_reuses_finished_task(db: Session, settings: Settings) -> None:
