@@ -6,10 +6,12 @@ Names match the upstream config that takes them, such as `TrainingArguments`.
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import Field
 
 from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.lora_variants import LORA_VARIANTS, LoraVariant, VariantName
 from studio.recipe.precision import QUANTISED, Precision, Quantised
+from studio.weights.adapter_targets import AdapterTargets, TargetGroup, parse_names
 
 MaxLength = Annotated[
     int,
@@ -236,10 +238,37 @@ class Lora(Section, title="LoRA adapter"):
     lora_dropout: Annotated[float, Ge(0), Lt(1), FieldSpec("LoRA dropout", advanced=True)] = 0.0
     """Share of adapter inputs dropped at random in each step, to reduce overfitting."""
 
-    target_modules: Annotated[Literal["all-linear"], FieldSpec("Target modules", advanced=True)] = (
-        "all-linear"
-    )
-    """Which layers get an adapter: every linear layer except the output layer."""
+    target_modules: Annotated[
+        TargetGroup,
+        FieldSpec(
+            "Target modules",
+            advanced=True,
+            choice_titles={
+                "all-linear": "All linear layers",
+                "attention": "Attention",
+                "mlp": "MLP",
+            },
+        ),
+    ] = "all-linear"
+    """Which linear layers get an adapter. All learns the most; attention or the MLP alone (every
+    linear layer outside attention) needs less memory. The output layer never gets one."""
+
+    module_names: Annotated[
+        str | None,
+        Field(max_length=1000, pattern=r"^\s*\w+\s*(,\s*\w+\s*)*$"),
+        FieldSpec("Module names", advanced=True, is_studio_own=True),
+    ] = None
+    """Only modules with these names get an adapter, such as `q_proj, v_proj`. Leave empty for all
+    target modules."""
+
+    last_layers: Annotated[
+        int | None,
+        Ge(1),
+        Le(10_000),
+        FieldSpec("Last layers only", "layers", advanced=True, is_studio_own=True),
+    ] = None
+    """Only this many decoder layers, counted from the output, get an adapter: steps are faster and
+    need less memory, but learn less. Leave empty for all layers."""
 
     use_rslora: Annotated[bool, FieldSpec("Rank-stabilised scaling", advanced=True)] = False
     """Scale by the square root of the rank (rsLoRA): worth trying from rank 64."""
@@ -289,6 +318,12 @@ class Lora(Section, title="LoRA adapter"):
     def quantised(self) -> Quantised | None:
         """The format that the frozen model is quantised to, or None."""
         return QUANTISED.get(self.base_dtype)
+
+    @property
+    def targets(self) -> AdapterTargets:
+        """The linear layers that get an adapter."""
+        names = parse_names(self.module_names)
+        return AdapterTargets(group=self.target_modules, names=names, last_layers=self.last_layers)
 
     @property
     def lora_variant(self) -> LoraVariant:

@@ -100,7 +100,7 @@ class TrainingJob:
             rounding=weight_formats.measure_rounding(spec.model, formats.main, mode, adapter),
             model=model,
             tokenizer=tokenizer,
-            adapter=loader.adapter_config(adapter, config.model_type),
+            adapter=loader.adapter_config(adapter, model),
             variant=adapter.lora_variant,
             lr_ratio=adapter.lr_ratio if isinstance(adapter, Lora) else 1.0,
             template=template,

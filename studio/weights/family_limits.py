@@ -141,11 +141,15 @@ class DecoderLayers:
     eager_attention: bool = False
     """Whether attention is eager: no fused kernel supports its softcapping."""
 
+    attention_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    """The linear layers of attention; all but the last read its input."""
+    mlp_names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
+    """The linear layers of the MLP; all but the last read its input."""
+
     @property
     def readers(self) -> tuple[int, int]:
         """How many linear layers read the input of attention, and the input of the MLP."""
-        inner = 2 if self.gated_mlp and not self.fused_gate_up else 1
-        return (1 if self.fused_qkv else 3, inner)
+        return len(self.attention_names) - 1, len(self.mlp_names) - 1
 
 
 _LLAMA = DecoderLayers()
@@ -161,10 +165,27 @@ FAMILY_LAYERS: Mapping[str, DecoderLayers] = {
     "gemma2": DecoderLayers(norm="wide", post_norm=True, eager_attention=True),
     "gemma3_text": DecoderLayers(norm="wide", post_norm=True, qk_norm="each"),
     "olmo2": DecoderLayers(norm="wide", pre_norm=False, post_norm=True, qk_norm="all"),
-    "phi3": DecoderLayers(fused_qkv=True, fused_gate_up=True, copies_rotated_heads=True),
-    "gpt_neox": DecoderLayers(
-        norm="layer", fused_qkv=True, gated_mlp=False, copies_rotated_heads=True
+    "phi3": DecoderLayers(
+        fused_qkv=True,
+        fused_gate_up=True,
+        copies_rotated_heads=True,
+        attention_names=("qkv_proj", "o_proj"),
+        mlp_names=("gate_up_proj", "down_proj"),
     ),
-    "gpt2": DecoderLayers(norm="layer", fused_qkv=True, gated_mlp=False),
+    "gpt_neox": DecoderLayers(
+        norm="layer",
+        fused_qkv=True,
+        gated_mlp=False,
+        copies_rotated_heads=True,
+        attention_names=("query_key_value", "dense"),
+        mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
+    ),
+    "gpt2": DecoderLayers(
+        norm="layer",
+        fused_qkv=True,
+        gated_mlp=False,
+        attention_names=("c_attn", "c_proj"),
+        mlp_names=("c_fc", "c_proj"),
+    ),
 }
 """Families with verified layers."""

@@ -5,6 +5,7 @@ Their dimensions are those of their configs. Parameters and bytes follow by arit
 
 from dataclasses import dataclass
 
+from studio.weights.adapter_targets import LinearLayer
 from studio.weights.architectures import ModelKind
 from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
 from studio.weights.model_config import ModelShape
@@ -43,7 +44,8 @@ def facts_from_shape(
 
     `parameters` replaces the computed number where the real one is known.
     """
-    matrices = _layer_matrices(shape, FAMILY_LAYERS.get(family, DecoderLayers()))
+    spec = FAMILY_LAYERS.get(family, DecoderLayers())
+    matrices = _layer_matrices(shape, spec)
     linear = shape.layers * sum(rows * columns for rows, columns in matrices)
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
     norms = (2 * shape.layers + 1) * shape.hidden_size
@@ -58,10 +60,21 @@ def facts_from_shape(
         linear_load_dtypes={dtype: linear},
         embedding_dtype=dtype,
         linear_features=shape.layers * sum(rows + columns for rows, columns in matrices),
+        linear_layers=tuple(
+            LinearLayer(f"model.layers.{number}.{name}", rows, columns)
+            for number in range(shape.layers)
+            for name, (rows, columns) in zip(_layer_names(spec), matrices, strict=True)
+        ),
         linear_parameters=linear,
         linear_rows=shape.layers * sum(rows for rows, _columns in matrices),
         shape=shape,
     )
+
+
+def _layer_names(layers: DecoderLayers) -> list[str]:
+    """Return the names of the linear layers of one decoder layer."""
+    attention = [f"attention.{name}" for name in layers.attention_names]
+    return [*attention, *(f"mlp.{name}" for name in layers.mlp_names)]
 
 
 def _layer_matrices(shape: ModelShape, layers: DecoderLayers) -> list[tuple[int, int]]:

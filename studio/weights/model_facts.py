@@ -17,6 +17,7 @@ from studio.weights import (
     safetensors_headers,
     weight_samples,
 )
+from studio.weights.adapter_targets import LinearLayer
 from studio.weights.architectures import ModelKind
 from studio.weights.model_config import ModelShape
 from studio.weights.rounding_error import CastRounding
@@ -65,6 +66,8 @@ class ModelFacts:
     linear_features: int = 0
     """Sum of inputs and outputs of the layers that get an adapter: an adapter has `r` parameters
     for each."""
+    linear_layers: tuple[LinearLayer, ...] = ()
+    """The layers that can get an adapter."""
     linear_parameters: int = 0
     linear_rows: int = 0
     """Sum of outputs of all linear layers except the output."""
@@ -154,6 +157,11 @@ def read(folder: Path) -> ModelFacts:
         linear_features=sum(
             sum(tensor.shape) for tensor in weights if _gets_adapter(tensor, config)
         ),
+        linear_layers=tuple(
+            LinearLayer(tensor.name.removesuffix(".weight"), *_output_and_input(tensor, config))
+            for tensor in weights
+            if _gets_adapter(tensor, config) and _EXPERT_LAYER.search(tensor.name) is None
+        ),
         linear_parameters=sum(tensor.size for tensor in linear),
         linear_rows=sum(tensor.shape[0] for tensor in linear),
         expert_parameters=sum(tensor.size for tensor in weights if ".experts." in tensor.name),
@@ -240,6 +248,12 @@ def _gets_adapter(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
     return _is_linear(tensor, config) and layer not in family_limits.NO_ADAPTER_LAYERS.get(
         _family(config), ()
     )
+
+
+def _output_and_input(tensor: TensorInfo, config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the sides of a linear layer's matrix; GPT-2 stores it transposed."""
+    rows, columns = tensor.shape
+    return (columns, rows) if _family(config) == "gpt2" else (rows, columns)
 
 
 def _is_linear(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:

@@ -81,7 +81,7 @@ class LoadedBase:
     def _add_adapter(self, request: GenerationRequest, name: str) -> None:
         """Add an untrained adapter as the recipe describes it; a checkpoint has its weights."""
         adapter = Lora.model_validate(request.lora)
-        config = loader.adapter_config(adapter, self.model.config.model_type)
+        config = loader.adapter_config(adapter, self.model)
         assert isinstance(config, LoraConfig)  # noqa: S101 -- None only for a full fine-tune
         if adapter.lora_variant.changes_base:
             config = lora_variants.plain_config(config)

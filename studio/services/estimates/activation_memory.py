@@ -12,6 +12,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.recipe.sections import Lora
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
+from studio.weights.adapter_targets import AdapterTargets, LinearLayer
 from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
@@ -52,6 +53,20 @@ class BatchShape:
 
 
 @dataclass(frozen=True, slots=True)
+class InputReaders:
+    """How many linear layers of a decoder layer keep their input to train, by what they read."""
+
+    attention: int
+    attention_output: int
+    mlp: int
+    mlp_output: int
+
+    @property
+    def count(self) -> int:
+        return self.attention + self.attention_output + self.mlp + self.mlp_output
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """One training step and everything its memory depends on."""
 
@@ -64,6 +79,22 @@ class TrainingStep:
     @property
     def is_adapter(self) -> bool:
         return isinstance(self.recipe.adapter, Lora)
+
+    @property
+    def readers(self) -> InputReaders:
+        """The linear layers that are trained, or have an adapter."""
+        spec, adapter = self.layer_spec, self.recipe.adapter
+        targets = adapter.targets if isinstance(adapter, Lora) else AdapterTargets()
+        attention = [
+            targets.covers(LinearLayer(f"attention.{name}")) for name in spec.attention_names
+        ]
+        mlp = [targets.covers(LinearLayer(f"mlp.{name}")) for name in spec.mlp_names]
+        return InputReaders(sum(attention[:-1]), attention[-1], sum(mlp[:-1]), mlp[-1])
+
+    @property
+    def layers(self) -> float:
+        """How many layers the backward pass goes through, as the memory they keep tells."""
+        return self.shape.layers * number_formats.backward_share(self.recipe, self.facts)
 
     @property
     def compute_bytes(self) -> int:
@@ -154,6 +185,21 @@ class TrainingStep:
         return self.load.batch * length * length * self.compute_bytes if self.load.is_padded else 0
 
     @property
+    def all_layers(self) -> int:
+        """Bytes that all layers keep for the backward pass."""
+        return round(self.layers * self.layer) - self._before_first_adapter
+
+    @property
+    def _before_first_adapter(self) -> int:
+        """Bytes that the first layer's attention does not keep if only the MLP has adapters.
+
+        Nothing before it is trained, so the backward pass ends at that layer's MLP.
+        """
+        if self.readers.attention or self.readers.attention_output:
+            return 0
+        return self.load.tokens * (_norms(self) // 2 + _head_norms(self) + _attention(self))
+
+    @property
     def checkpointed_bytes(self) -> int:
         """Bytes of the inputs of all layers, the only thing that activation checkpointing keeps."""
         return (
@@ -205,7 +251,10 @@ def _scaled(step: TrainingStep, width: int) -> int:
 
 def _inputs(step: TrainingStep) -> int:
     """Return the bytes per token that linear layers keep of their inputs."""
-    copies = sum(readers if step.casts_inputs else 1 for readers in step.layer_spec.readers)
+    kept = (step.readers.attention, step.readers.mlp)
+    copies = sum(readers if step.casts_inputs else min(readers, 1) for readers in kept)
+    if step.keeps_linear_inputs:
+        copies += sum(readers == 0 for readers in kept)
     extra_copies = 2 if step.keeps_linear_inputs and step.casts_inputs else 0
     return (copies + extra_copies) * step.compute_bytes * step.shape.hidden_size
 
@@ -226,7 +275,9 @@ def _attention(step: TrainingStep) -> int:
     if layers.eager_attention or step.stores_attention_scores:
         return _unfused_attention(step)
     keys, values = step.key_value_widths
-    is_copied = layers.copies_rotated_heads or (step.is_adapter and step.casts_inputs)
+    is_copied = layers.copies_rotated_heads or (
+        step.is_adapter and step.casts_inputs and step.readers.attention_output
+    )
     heads = (3 if is_copied else 2) * shape.query_width + keys + values
     # Values that are a slice of a fused product keep all of it.
     joined = (
@@ -255,6 +306,8 @@ def _unfused_attention(step: TrainingStep) -> int:
 
 def _mlp(step: TrainingStep) -> int:
     values = _GATED_MLP_VALUES if step.layer_spec.gated_mlp else _PLAIN_MLP_VALUES
+    if not step.readers.mlp_output and not step.keeps_linear_inputs:
+        values -= 1
     values += _UNFUSED_ACTIVATION_VALUES.get(step.shape.activation, 0) + (
         step.keeps_linear_inputs and step.casts_inputs
     )
@@ -267,9 +320,11 @@ def _adapter(step: TrainingStep) -> int:
     Trained magnitudes multiply the outputs of the layer and of its adapter, and keep both.
     """
     match step.recipe.adapter:
-        case Lora(r=rank, lora_variant=variant):
-            outputs = 2 * step.facts.linear_rows // step.shape.layers
+        case Lora(r=rank, lora_variant=variant, targets=targets):
+            covered = targets.select(step.facts.linear_layers)
+            rows = sum(layer.outputs for layer in covered) or step.facts.linear_rows
+            outputs = 2 * round(rows / step.layers)
             kept = outputs if variant.trains_magnitudes else 0
-            return ((sum(step.layer_spec.readers) + 2) * rank + kept) * step.compute_bytes
+            return (step.readers.count * rank + kept) * step.compute_bytes
         case _:
             return 0

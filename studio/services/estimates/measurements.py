@@ -153,7 +153,7 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         ),
         "method": recipe.method,
         "precision": recipe.precision,
-        # Without defaults, so that a new setting leaves the subjects of earlier recipes as they are.
+        # Without defaults: a new setting leaves the subjects of earlier recipes as they are.
         "adapter": (recipe.adapter.kind, recipe.adapter.model_dump(exclude_defaults=True)),
         "rows": versions.require(db, recipe.dataset).sha256,
         "data": recipe.data.model_dump(exclude_defaults=True),

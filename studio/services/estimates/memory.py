@@ -270,7 +270,7 @@ def _runtime_bytes(step: TrainingStep) -> int:
 def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Return the memory at the start of the backward pass, with the logits."""
     adds_up = step.recipe.optimisation.gradient_accumulation_steps > 1
-    layers = step.checkpointed_bytes if step.is_checkpointed else step.shape.layers * step.layer
+    layers = step.checkpointed_bytes if step.is_checkpointed else step.all_layers
     return replace(
         _constant_parts(step, sizes),
         gradients=sizes.gradients if adds_up else 0,

@@ -95,6 +95,9 @@ def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]
     """Yield changes, smallest first; common precisions before others."""
     if isinstance(recipe.adapter, Lora):
         yield "Choose plain LoRA.", {"adapter": {"variant": "plain"}}
+        yield "Leave module names empty.", {"adapter": {"module_names": None}}
+        everything = {"target_modules": "all-linear", "module_names": None, "last_layers": None}
+        yield "Target all linear layers.", {"adapter": everything}
         for dtype in ("native", "bfloat16", "float32"):
             yield f"Keep the frozen model in {dtype}.", _base_dtype_change(dtype)
     else:
@@ -254,6 +257,14 @@ def _rank_exceeds_weights(case: _Case) -> str:
     )
 
 
+def _targets_nothing(case: _Case) -> str:
+    """Refuse an adapter for layers that the model does not have."""
+    adapter, layers = case.recipe.adapter, case.facts.linear_layers
+    if not isinstance(adapter, Lora) or adapter.targets.is_everything or not layers:
+        return ""
+    return adapter.targets.find_problem(layers)
+
+
 _RULES: tuple[_Rule, ...] = (
     _hardware_lacks,
     _is_quantised_already,
@@ -267,6 +278,7 @@ _RULES: tuple[_Rule, ...] = (
     _halves_clash,
     _has_odd_sides,
     _rank_exceeds_weights,
+    _targets_nothing,
 )
 
 

@@ -145,9 +145,13 @@ def trained_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
 def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the number of trained parameters: all, or two thin matrices per linear layer."""
     match recipe.adapter:
-        case Lora(r=rank, lora_variant=variant):
-            magnitudes = facts.linear_rows if variant.trains_magnitudes else 0
-            return rank * facts.linear_features + magnitudes
+        case Lora(r=rank, lora_variant=variant, targets=targets):
+            features, rows = facts.linear_features, facts.linear_rows
+            if not targets.is_everything and facts.linear_layers:
+                covered = targets.select(facts.linear_layers)
+                rows = sum(layer.outputs for layer in covered)
+                features = rows + sum(layer.inputs for layer in covered)
+            return rank * features + (rows if variant.trains_magnitudes else 0)
         case _:
             return facts.parameters
 
@@ -201,7 +205,16 @@ def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     base = sum(count * _copy_bytes(mode, dtype) for dtype, count in linear.items())
     if not isinstance(recipe.adapter, Lora):
         return base
+    # Nothing is kept of the layers before the first that is trained.
+    base = round(base * backward_share(recipe, facts))
     return base + _trained_parameters(recipe, facts) * _copy_bytes(mode, "float32")
+
+
+def backward_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
+    """Return the share of the decoder layers that the backward pass goes through."""
+    last = recipe.adapter.targets.last_layers if isinstance(recipe.adapter, Lora) else None
+    layers = facts.shape.layers if facts.shape else 0
+    return min(last / layers, 1.0) if last and layers else 1.0
 
 
 def _copy_bytes(mode: Precision, trained: DType) -> int:

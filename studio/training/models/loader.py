@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import get_args
 
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -22,7 +22,7 @@ from studio.errors import InvalidError, TrainingError
 from studio.recipe.fields import own_fields
 from studio.recipe.precision import DType, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
-from studio.training.models import quantised_weights, tokenizers
+from studio.training.models import adapter_targets, quantised_weights, tokenizers
 from studio.weights import architectures, family_limits, model_config
 from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 
@@ -145,15 +145,23 @@ def matches_part(name: str, part: str) -> bool:
     return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
 
 
-def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | None:
-    """Return peft's config for the adapter; None means full fine-tuning."""
+def adapter_config(
+    adapter: Lora | FullFineTune, model: PreTrainedModel | PeftModel
+) -> LoraConfig | None:
+    """Return peft's config for an adapter of this model; None means full fine-tuning.
+
+    Raises:
+        TrainingError: the model has none of the layers that the adapter is for.
+
+    """
     if isinstance(adapter, FullFineTune):
         return None
     return LoraConfig(
         task_type="CAUSAL_LM",
-        exclude_modules=[*family_limits.NO_ADAPTER_LAYERS.get(family, ())] or None,
+        exclude_modules=[*family_limits.NO_ADAPTER_LAYERS.get(model.config.model_type, ())] or None,
         use_dora=adapter.lora_variant.trains_magnitudes,
-        **adapter.model_dump(exclude={"kind", *own_fields(Lora)}),
+        **adapter.model_dump(exclude={"kind", "target_modules", *own_fields(Lora)}),
+        **adapter_targets.peft_targets(model, adapter.targets),
     )
 
 

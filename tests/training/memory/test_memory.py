@@ -77,7 +77,7 @@ def kept(family: str, layers: int, asked: Any, load: BatchShape) -> int:  # noqa
     how = loader.attention_implementation(told)
     model = AutoModelForCausalLM.from_config(told, dtype=weights, attn_implementation=how)
     if not isinstance(asked.adapter, FullFineTune):
-        model = get_peft_model(model, loader.adapter_config(asked.adapter, family))
+        model = get_peft_model(model, loader.adapter_config(asked.adapter, model))
         loader.cast_trained_to_float32(model)
     # Told apart by their first side: no weight has as many rows as the batch has tokens.
     found: dict[int, int] = {}

@@ -31,6 +31,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "lion": {"precision": "bf16", "optimisation__optim": "lion_32bit"},
     "dora": LORA | {"adapter__variant": "dora"},
     "dora in float32": LORA | {"adapter__variant": "dora", "precision": "fp32"},
+    "attention": LORA | {"adapter__target_modules": "attention"},
+    "attention in float32": LORA | {"adapter__target_modules": "attention", "precision": "fp32"},
+    "mlp": LORA | {"adapter__target_modules": "mlp"},
+    "mlp in float32": LORA | {"adapter__target_modules": "mlp", "precision": "fp32"},
+    "named": LORA | {"adapter__module_names": "q_proj, v_proj"},
+    "named output": LORA | {"adapter__module_names": "down_proj", "precision": "fp32"},
+    "last layer": LORA | {"adapter__last_layers": 1},
+    "last layer in float32": LORA | {"adapter__last_layers": 1, "precision": "fp32"},
+    "last layer, checkpointed": LORA
+    | {"adapter__last_layers": 1, "optimisation__activation_checkpointing": True},
+    "dora on attention": LORA
+    | {"adapter__variant": "dora", "adapter__target_modules": "attention"},
     "pissa": LORA | {"adapter__variant": "pissa"},
     "checkpointed": {
         "precision": "fp32_bf16_matmul",
@@ -41,6 +53,9 @@ WAYS: dict[str, dict[str, Any]] = {
 REAL: dict[str, dict[str, Any]] = {
     "fp8": {"precision": "fp8"},
     "int8": LORA | {"adapter__base_dtype": "int8"},
+    "int8, attention": LORA
+    | {"adapter__base_dtype": "int8", "adapter__target_modules": "attention"},
+    "nf4, mlp": LORA | {"adapter__base_dtype": "nf4", "adapter__target_modules": "mlp"},
     "nf4": LORA | {"adapter__base_dtype": "nf4"},
     "dora on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "dora"},
     "nf4 in float32": LORA | {"adapter__base_dtype": "nf4", "precision": "fp32"},

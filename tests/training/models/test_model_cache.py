@@ -123,11 +123,12 @@ def test_adapter_answers_from_checkpoint_weights(
     assert answer(voices, base, tuned) == ended
 
 
+@pytest.mark.parametrize("changes", [{}, {"target_modules": "mlp", "last_layers": 2}])
 def test_checkpoint_answers_before_its_run_has_saved_an_adapter(
-    voices: ModelCache, base: Path, tuned: Path, tmp_path: Path
+    changes: dict[str, Any], voices: ModelCache, base: Path, tuned: Path, tmp_path: Path
 ) -> None:
-    section = Lora(r=4, lora_alpha=8)
-    config = loader.adapter_config(section, "llama")
+    section = Lora(r=4, lora_alpha=8, **changes)
+    config = loader.adapter_config(section, AutoModelForCausalLM.from_pretrained(base))
     assert config is not None
     config.init_lora_weights = False
     torch.manual_seed(6)

@@ -56,7 +56,12 @@ def test_omitted_fields_take_defaults() -> None:
         (
             {"adapter": {"kind": "lora", "target_modules": "(a+)+$"}},
             ("adapter", "lora", "target_modules"),
-            "Input should be 'all-linear'",
+            "Input should be 'all-linear', 'attention' or 'mlp'",
+        ),
+        (
+            {"adapter": {"kind": "lora", "module_names": "(a+)+$"}},
+            ("adapter", "lora", "module_names"),
+            r"String should match pattern '^\s*\w+\s*(,\s*\w+\s*)*$'",
         ),
     ],
 )
