@@ -25,6 +25,7 @@ from studio.db.tasks import Export, LoadedModel, Task
 from studio.protocols.events import Event, Failed, Sampled
 from studio.protocols.run_dir import RunDir
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
+from studio.services import experiments
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.settings import Settings
@@ -46,16 +47,39 @@ LOOKED_AT = (
     *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
     *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7))),
     *("/runs/4/answers", "/runs/4/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
-    *("/runs/4/words", "/new", "/experiments/1", "/sweeps", "/sweeps/1", "/sweeps/2"),
+    *(
+        "/runs/4/words",
+        "/new",
+        "/experiments/1",
+        "/experiments/8",
+        "/sweeps",
+        "/sweeps/1",
+        "/sweeps/2",
+    ),
     "/sweeps/new?from=run:4",
     *("/reports/precision", "/reports/precision/1", "/reports/precision/new?from=run:4"),
     *("/datasets", "/datasets/2", "/datasets/2/mapping", "/datasets/2/stats"),
-    *("/datasets/3/mapping", "/datasets?way=url", "/datasets/2/sight"),
+    *("/datasets/2?version=1", "/datasets/3/mapping", "/datasets?way=url", "/datasets/2/sight"),
     *("/models", "/models/1", "/models/2", "/chores/1", "/chores/2"),
     *("/settings", "/settings/access", "/settings/people", "/settings/secrets", "/settings/log"),
-    *("/palette", "/help/knobs/precision", "/help/tour"),
+    *("/palette", "/help/knobs/precision", "/help/tour", "/help", "/help/shortcuts", "/docs"),
+    *("/runs", "/runs/2/line", "/runs/4/row", "/runs/1/parts/wait", "/runs/4/parts/answers"),
+    *("/runs/4/parts/numerics", "/runs/4/parts/history", "/runs/4/broken?step=1"),
+    *("/runs/4/chat", "/runs/4/chat/wait", "/runs/4/exports", "/runs/4/report.html"),
+    *("/compare/report.html?runs=4,5", "/completions?q=is", "/new/hub?name=far"),
+    *("/new/calibrated", "/new/measured", "/queue/others", "/worker", "/hardware"),
+    *("/settings/notices", "/failures", "/numbers"),
 )
-LOOKING = ("viewer", "owner", "another member")
+NO_PAGES = (
+    *("/openapi.json", "/runs.csv", "/compare/export?runs=4,5", "/comparisons/1/export"),
+    *("/datasets/2/versions/1/rows.jsonl", "/comparisons/1", "/new/draft", "/datasets/2/built"),
+    *("/datasets/imports/1/done", "/datasets/2/stats/counted", "/models/landed"),
+    *("/models/2/code", "/login", "/login/oidc", "/login/oidc/done"),
+)
+"""Files, redirects, and what answers nothing to whoever has signed in."""
+OF_DEVELOPERS = {"/style"}
+"""Pages that only `STUDIO_DEVELOPMENT` shows, with nothing of the database."""
+LOOKING = ("viewer", "owner", "another member", "administrator")
 ROWS = b'{"prompt": "Ring it", "completion": "Yes."}\n' * 3
 
 
@@ -87,6 +111,7 @@ def fill(db: Session, settings: Settings) -> None:
     db.add(Task(kind="look", subject="dataset:9", **failed))
     db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
     db.add(LoadedModel(worker="w", model="starter"))
+    experiments.create(db, "bare", recipe)
     db.add(Model(name="far", kind="hub", location="org/far"))
 
 
@@ -105,8 +130,19 @@ def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     for name, draft in (("one.jsonl", "false"), ("two.jsonl", "true")):
         sent = browser.post("/api/v1/datasets", files={"file": (name, ROWS)}, data={"draft": draft})
         assert sent.status_code in {200, 201}, sent.text
+    _act(browser)
     yield made
     engine.dispose()
+
+
+def _act(browser: TestClient) -> None:
+    """Leave a row out, so that there are two versions, and make a token."""
+    for address, sent in (
+        ("/api/v1/datasets/2/exclude", {"rows": [2]}),
+        ("/api/v1/tokens", {"name": "ci"}),
+    ):
+        answer = browser.post(address, json=sent)
+        assert answer.status_code == 201, (address, answer.text)
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +189,8 @@ def offered(there: str, html: str) -> set[Offer]:
             verb = name.removeprefix("hx-").upper()
             if name != verb.lower() and verb in {"GET", "POST", "PUT", "PATCH", "DELETE"}:
                 found.add((verb, value))
-        if "data-api" in node.attributes:
-            found.add(("POST", node.attributes["data-api"]))
+        sent_by_scripts = {"data-api", "data-send", "data-load"} & node.attributes.keys()
+        found |= {("POST", node.attributes[name]) for name in sent_by_scripts}
     ours = {(method, urlsplit(urljoin(there, address))) for method, address in found}
     return {
         (method, to.path)
@@ -199,10 +235,28 @@ def test_pages_offer_only_permitted_actions(
     assert refused == {}
 
 
+def test_every_page_is_looked_at() -> None:
+    pages = {way.template for way in RouteTable(PAGES) if way.method == "GET"}
+
+    looked_at = {WAYS.find("GET", urlsplit(address).path).template for address in LOOKED_AT}
+    others = {WAYS.find("GET", urlsplit(address).path).template for address in NO_PAGES}
+
+    assert pages - looked_at == others | OF_DEVELOPERS
+
+
+@pytest.mark.parametrize("address", NO_PAGES)
+def test_other_addresses_show_no_page(people: dict[str, TestClient], address: str) -> None:
+    answer = people["administrator"].get(address)
+
+    assert answer.status_code != 200 or "text/html" not in answer.headers["content-type"]
+
+
 CHANGES = {
     *("/chores/{chore_id}/again", "/chores/{chore_id}/cancel", "/comparisons"),
     *("/comparisons/{number}", "/comparisons/{number}/delete", "/datasets"),
     *("/datasets/imports", "/datasets/{dataset_id}/delete", "/datasets/{dataset_id}/mapping"),
+    *("/datasets/{dataset_id}/versions/{number}/delete", "/experiments/{experiment_id}/delete"),
+    "/datasets/{dataset_id}/versions/{number}/use",
     *("/datasets/{dataset_id}/name", "/experiments/{experiment_id}"),
     *("/experiments/{experiment_id}/runs", "/models/download", "/models/{model_id}/remove"),
     *("/new", "/new/sweep", "/queue/loaded/stop", "/queue/{run_id}/cancel"),
