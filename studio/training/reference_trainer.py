@@ -1,20 +1,17 @@
 """A trainer whose loss compares the model with its reference: the model before training."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from studio.training.models.eval_context import evaluation_mode
-from studio.training.next_token import LossAccumulator, NextTokenTrainer
+from studio.training.next_token import NextTokenTrainer
 from studio.training.precision import matmul_precision
 
 Batch = dict[str, Any]
-
-_COUNTS = ("nonfinite", "nonfinite_losses")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +45,6 @@ def score_sequences(
         confidence = ((log_probs - log_sum_squares) * mask).detach().sum(dim=1) / tokens
     weighted = log_probs if weigh is None else log_probs * weigh(mask)
     return SequenceScores(weighted.sum(dim=1), tokens, outputs.aux_loss, confidence)
-
-
-class SumAccumulator(LossAccumulator):
-    """Named sums over the rows of batches, kept on the device."""
-
-    STATE_ATTRIBUTES: ClassVar[tuple[str, ...]] = ("_sums", "_streak", "_nonfinite")
-    NAMES: ClassVar[tuple[str, ...]]
-    """The names of the sums; the first is the loss's, and one is `tokens`."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self._sums = torch.zeros(len(self.NAMES), dtype=torch.double, device=device)
-
-    def add_sums(self, loss: Tensor, others: Sequence[Tensor]) -> None:
-        """Add the summed loss of a batch, and its values of the other names."""
-        loss = loss.detach()
-        self._sums += torch.stack([value.detach().double() for value in (loss, *others)])
-        self._streak = torch.where(loss.isfinite(), 0, self._streak + 1)
-        self._nonfinite += ~loss.isfinite()
-
-    def read_sums(self) -> dict[str, float]:
-        """Return what was summed since the last read, with a single device synchronisation."""
-        counts = [self._streak[None].double(), self._nonfinite[None].double()]
-        values = torch.cat([self._sums, *counts]).tolist()
-        self._sums.zero_()
-        return dict(zip((*self.NAMES, *_COUNTS), values, strict=True))
-
-    def read_counts(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the sums that every method reports."""
-        return {name: sums[name] for name in ("tokens", *_COUNTS)}
 
 
 class ReferenceTrainer(NextTokenTrainer):

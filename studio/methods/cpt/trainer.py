@@ -13,7 +13,8 @@ from studio.training import learning_rates
 from studio.training.data.tokenisation import tokenise
 from studio.training.job import TrainingJob
 from studio.training.monitoring import early_stopping
-from studio.training.next_token import NextTokenTrainer, build_arguments
+from studio.training.next_token import NextTokenTrainer
+from studio.training.run_trainer import build_arguments
 
 __all__ = ["build", "tokenise"]
 

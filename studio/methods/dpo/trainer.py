@@ -11,17 +11,17 @@ from trl.trainer.utils import disable_dropout_in_model
 from studio.methods.dpo import METHOD, DPORecipe, Preference
 from studio.methods.dpo.losses import Answers, preference_loss
 from studio.methods.dpo.pairs import COLUMNS, PairCollator, tokenise
+from studio.training.accumulators import SumAccumulator
 from studio.training.job import TrainingJob
 from studio.training.memory.dry_run import BatchShape
 from studio.training.monitoring import early_stopping
-from studio.training.next_token import build_arguments
 from studio.training.reference_trainer import (
     Batch,
     ReferenceTrainer,
     SequenceScores,
-    SumAccumulator,
     score_sequences,
 )
+from studio.training.run_trainer import build_arguments
 
 __all__ = ["build", "tokenise"]
 

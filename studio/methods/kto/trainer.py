@@ -12,16 +12,16 @@ from studio.errors import TrainingError
 from studio.methods.kto import METHOD, KTORecipe, Rating
 from studio.methods.kto.losses import LOSSES, RatedAnswers, balanced_weights
 from studio.methods.kto.ratings import COLUMNS, SCORES, RatingCollator, tokenise
+from studio.training.accumulators import SumAccumulator
 from studio.training.job import TrainingJob
 from studio.training.memory.dry_run import BatchShape
 from studio.training.monitoring import early_stopping
-from studio.training.next_token import build_arguments
 from studio.training.reference_trainer import (
     Batch,
     ReferenceTrainer,
-    SumAccumulator,
     score_sequences,
 )
+from studio.training.run_trainer import build_arguments
 
 __all__ = ["build", "tokenise"]
 

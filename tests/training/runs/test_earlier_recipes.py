@@ -12,7 +12,7 @@ from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.recipe.base import find_conflict, unusable_values
 from studio.runner.training_run import load_recipe
 from studio.training.job import TrainingJob
-from studio.training.next_token import build_arguments
+from studio.training.run_trainer import build_arguments
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

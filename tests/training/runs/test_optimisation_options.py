@@ -13,7 +13,8 @@ from studio.runner.execution import execute_run
 from studio.runner.training_run import load_recipe
 from studio.training.data.tokenisation import Collator
 from studio.training.job import TrainingJob
-from studio.training.next_token import NextTokenTrainer, build_arguments
+from studio.training.next_token import NextTokenTrainer
+from studio.training.run_trainer import build_arguments
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs

@@ -81,7 +81,8 @@ import math
 from studio.methods.toy import CONFIDENCE, METHOD
 from studio.training.data.tokenisation import tokenise
 from studio.training.monitoring import early_stopping
-from studio.training.next_token import NextTokenTrainer, build_arguments
+from studio.training.next_token import NextTokenTrainer
+from studio.training.run_trainer import build_arguments
 
 
 def build(recipe, job):

@@ -1,0 +1,132 @@
+"""What the trainers of all methods share: how they load, count, guard, save and resume."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from peft import get_peft_model
+from torch import Tensor
+from torch.optim import Optimizer
+from transformers import TrainerCallback, set_seed
+from transformers.trainer_utils import EvalLoopOutput
+from trl import SFTConfig
+
+from studio.metrics import MetricSpec
+from studio.recipe.base import Recipe
+from studio.recipe.fields import own_fields
+from studio.training import learning_rates
+from studio.training.accumulators import LossAccumulator
+from studio.training.checkpoints.resume import ResumableTrainerMixin
+from studio.training.data import packed_dataset, tokenisation
+from studio.training.job import TrainingJob
+from studio.training.memory.dry_run import BatchShape
+from studio.training.models import loader, lora_variants
+from studio.training.monitoring import early_stopping
+from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
+from studio.training.precision import fsdp, optimizers
+from studio.training.precision.verification import PrecisionTrainerMixin
+
+
+def build_arguments(recipe: Recipe, job: TrainingJob, objective: MetricSpec) -> SFTConfig:
+    """Return the upstream arguments of a run."""
+    optimisation = recipe.optimisation
+    args = SFTConfig(
+        output_dir=str(job.run_dir.checkpoints),
+        **optimisation.model_dump(exclude_none=True, exclude=own_fields(type(optimisation))),
+        **recipe.evaluation.model_dump(exclude_none=True),
+        **job.mode.trainer_flags,
+        **early_stopping.best_model_arguments(recipe, objective),
+        eval_strategy="steps",
+        eval_on_start=True,
+        max_length=recipe.data.max_length,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        use_cpu=not torch.cuda.is_available(),
+        logging_nan_inf_filter=False,
+        disable_tqdm=True,
+        report_to=[],
+    )
+    fsdp.set_mixed_precision(job.mode, args)
+    return args
+
+
+class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMixin):
+    """A trainer that counts on the device and reads the counters once per logging step."""
+
+    loss_is_scaled_for_ga = True
+    collator_type: type[tokenisation.Collator] = tokenisation.Collator
+
+    def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
+        self.mode = job.mode
+        # Adapter weights are initialised at random, and upstream sets the seed only after this.
+        set_seed(args.seed)
+        model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
+        self.changes_base = job.changes_base
+        self.lr_ratio = job.lr_ratio
+        if job.variant is not None and job.changes_base:
+            lora_variants.split_base(model, job.variant, job.run_dir.adapter_start)
+        with loader.keep_trained_float32(model) if job.adapter else nullcontext():
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=job.train.data,
+                eval_dataset=job.validation.data,
+                processing_class=job.tokenizer,
+                data_collator=self.collator_type(job.tokenizer.pad_token_id),
+                callbacks=callbacks,
+                optimizer_cls_and_kwargs=optimizers.choose_optimizer(job.mode, args),
+            )
+        # Upstream counts answer tokens only for models that accept the count as an argument.
+        self.model_accepts_loss_kwargs = True
+        # Upstream requires its own dataset type, but reading it costs more than a batch.
+        self.train_dataset: Any = packed_dataset.example_tensors(job.train)
+        self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
+        self._losses = self.new_accumulator()
+        self.accumulators = (self._losses,)
+
+    def create_optimizer(self, *args: object) -> Optimizer:
+        """Put the second matrices of a LoRA+ adapter into groups with their own learning rate."""
+        is_new = self.optimizer is None
+        optimizer: Optimizer = super().create_optimizer(*args)
+        if is_new and self.lr_ratio != 1:
+            rate = self.lr_ratio * self.args.learning_rate
+            learning_rates.separate(optimizer, learning_rates.outer_adapter_ids(self.model), rate)
+        return optimizer
+
+    def new_accumulator(self) -> LossAccumulator:
+        """Return empty sums for what a logging step or an evaluation counts."""
+        return LossAccumulator(self.args.device)
+
+    def score_reference(self, enter: Callable[[str], None]) -> None:
+        """Score the data with the untrained model, for methods that compare with it.
+
+        Called once, before weights of a checkpoint are loaded; `enter` is called with the phase.
+        """
+
+    def dummy_batch(self, shape: BatchShape, device: torch.device) -> dict[str, Tensor]:
+        """Return a batch of this shape, for a dry run."""
+        return shape.tensors(device)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs |= self._losses.read()
+        super().log(logs, start_time)
+
+    def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
+        """Weight every token or row equally: the result does not depend on the batch size."""
+        training, self._losses = self._losses, self.new_accumulator()
+        try:
+            output = super().evaluation_loop(*args, **kwargs)
+            sums = self._losses.read()
+        finally:
+            self._losses = training
+        output.metrics.update(self.evaluation_metrics(sums))
+        return output
+
+    def evaluation_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return what an evaluation reports, from the sums over its rows."""
+        raise NotImplementedError
+
+    def floating_point_ops(self, _inputs: dict[str, Any]) -> int:
+        """Return 0: upstream walks all parameters for every batch, and the result is never used."""
+        return 0
