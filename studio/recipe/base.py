@@ -104,14 +104,7 @@ def find_conflict(recipe: Recipe) -> Conflict | None:
 
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     yield from recipe.own_conflicts()
-    variant, quantised = recipe.adapter.lora_variant, recipe.adapter.quantised
-    if variant is not None and variant.changes_base and quantised is not None:
-        yield Conflict(
-            message=f"Weights in {quantised.name} would be rounded again, because {variant.title} "
-            "takes a part out of each.",
-            hint="Choose plain LoRA, or keep the frozen model as saved.",
-            param="adapter.variant",
-        )
+    yield from _adapter_conflicts(recipe.adapter)
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
@@ -144,6 +137,23 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
         )
 
 
+def _adapter_conflicts(adapter: sections.Lora | sections.FullFineTune) -> Iterator[Conflict]:
+    variant, quantised = adapter.lora_variant, adapter.quantised
+    if variant is not None and variant.changes_base and quantised is not None:
+        yield Conflict(
+            message=f"Weights in {quantised.name} would be rounded again, because {variant.title} "
+            "takes a part out of each.",
+            hint="Choose plain LoRA, or keep the frozen model as saved.",
+            param="adapter.variant",
+        )
+    if isinstance(adapter, sections.FullFineTune) and adapter.trained.is_nothing:
+        yield Conflict(
+            message="With 0 last layers and nothing else, nothing would be trained.",
+            hint="Train at least 1 layer, or choose what else to train.",
+            param="adapter.trained_layers",
+        )
+
+
 def unusable_values(recipe: Recipe) -> Iterator[Conflict]:
     """Yield values outside their usable range, or without effect unless another is set.
 
@@ -157,6 +167,13 @@ def unusable_values(recipe: Recipe) -> Iterator[Conflict]:
             message="The min improvement has no effect without patience.",
             hint="Also set the patience of early stopping, or leave the min improvement at 0.",
             param="early_stopping.early_stopping_patience",
+        )
+    adapter = recipe.adapter
+    if adapter.kind == "full" and adapter.trained_layers is None and adapter.also_trained != "none":
+        yield Conflict(
+            message="Every weight is trained already.",
+            hint="Also set the last layers to train, or train nothing else.",
+            param="adapter.also_trained",
         )
 
 

@@ -12,6 +12,7 @@ from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.lora_variants import LORA_VARIANTS, LoraVariant, VariantName
 from studio.recipe.precision import QUANTISED, Precision, Quantised
 from studio.weights.adapter_targets import AdapterTargets, TargetGroup, parse_names
+from studio.weights.trained_weights import ExtraModules, TrainedPart
 
 MaxLength = Annotated[
     int,
@@ -334,6 +335,34 @@ class FullFineTune(Section, title="Full fine-tune"):
     """Train every weight. Learns the most, needs the most memory and a lower learning rate."""
 
     kind: Literal["full"] = "full"
+
+    trained_layers: Annotated[
+        int | None, Ge(0), Le(10_000), FieldSpec("Last layers only", "layers", advanced=True)
+    ] = None
+    """Only this many decoder layers, counted from the output, are trained; the rest stays frozen.
+    Needs less memory and forgets less, but learns less. Leave empty to train every weight."""
+
+    also_trained: Annotated[
+        ExtraModules,
+        FieldSpec(
+            "Also train",
+            advanced=True,
+            choice_titles={
+                "none": "Nothing else",
+                "norms": "Norms",
+                "output": "Output layer",
+                "embeddings": "Embeddings and output layer",
+                "norms_and_embeddings": "Norms, embeddings and output layer",
+            },
+        ),
+    ] = "none"
+    """Trained besides the last layers. Embeddings help with new words or another language; norms
+    are few weights that adjust every layer. With 0 last layers, nothing else is trained."""
+
+    @property
+    def trained(self) -> TrainedPart:
+        """The weights that are trained."""
+        return TrainedPart(last_layers=self.trained_layers, extra=self.also_trained)
 
     @property
     def quantised(self) -> None:

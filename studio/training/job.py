@@ -13,13 +13,13 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
 from studio.recipe.precision import PRECISIONS, Precision, Quantised
-from studio.recipe.sections import Lora
+from studio.recipe.sections import FullFineTune, Lora
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
 from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.memory.process_memory import MemoryProbe
-from studio.training.models import loader, tokenizers, weight_formats
+from studio.training.models import loader, tokenizers, trained_weights, weight_formats
 from studio.training.precision import float8, format_audit
 
 LoadModel = Callable[..., PreTrainedModel]
@@ -81,8 +81,7 @@ class TrainingJob:
         planned = format_audit.plan_formats(recipe, formats, config)
         memory_probe = MemoryProbe()
         model = load(spec.model, config, formats.main, quantised, spec.code, formats.own)
-        if mode.is_float8:
-            float8.convert_linear_layers(model, mode)
+        _prepare_weights(model, mode, adapter)
         enter("tokenising")
         rows = _load_rows(recipe, spec)
         template = None
@@ -131,6 +130,13 @@ def tokenise_validation(
     rows = _load_rows(recipe, spec)
     template = chat_templates.ChatTemplate(tokenizer) if _has_conversations(rows) else None
     return tokenisation.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
+
+
+def _prepare_weights(model: PreTrainedModel, mode: Precision, adapter: Lora | FullFineTune) -> None:
+    if mode.is_float8:
+        float8.convert_linear_layers(model, mode)
+    if isinstance(adapter, FullFineTune):
+        trained_weights.freeze_rest(model, adapter.trained)
 
 
 def _require_support(row: Quantised) -> None:

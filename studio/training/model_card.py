@@ -10,7 +10,7 @@ from studio.protocols.events import Sampled
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS, QUANTISED
-from studio.recipe.sections import Lora
+from studio.recipe.sections import FullFineTune, Lora
 from studio.recipe.yaml import dump
 
 _RUN_TEMPLATE = """\
@@ -90,10 +90,23 @@ def build_failure_card(name: str, step: int, message: str) -> str:
 
 def _describe_trained(recipe: Recipe) -> str:
     if not isinstance(recipe.adapter, Lora):
-        return "every weight"
+        return _trained_part(recipe.adapter)
     quantised, variant = recipe.adapter.quantised, recipe.adapter.lora_variant
     adapter = "a LoRA adapter" if variant.name == "plain" else f"a LoRA adapter ({variant.title})"
     return f"{adapter} trained on the model in {quantised.title}" if quantised else adapter
+
+
+_EVERYTHING = "every weight"
+
+
+def _trained_part(adapter: FullFineTune) -> str:
+    """Return which weights of the model itself were trained."""
+    if adapter.trained.is_everything:
+        return _EVERYTHING
+    count, extra = adapter.trained_layers, adapter.also_trained.replace("_and_", " and ")
+    layers = f"the last {count} layers" if count != 1 else "the last layer"
+    extras = "" if extra == "none" else f"the {extra}"
+    return " and ".join(part for part in (layers if count else "", extras) if part)
 
 
 def build_export_card(
@@ -154,7 +167,8 @@ infinite only counts as overflowed.
 
 def _describe_export(recipe: Recipe, spec: ExportSpec) -> str:
     if not isinstance(recipe.adapter, Lora):
-        return "every weight was trained"
+        part = _trained_part(recipe.adapter)
+        return f"{part} was trained" if part == _EVERYTHING else f"trained were only {part}"
     row, dtype = recipe.adapter.quantised, recipe.adapter.base_dtype
     origin = "" if dtype == "native" else f" trained on its base in {row.title if row else dtype}"
     if spec.kind == "adapter":

@@ -11,6 +11,7 @@ from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
 from studio.weights.safetensors_headers import DType
+from studio.weights.trained_weights import ModelWeight
 
 _CAUSAL: ModelKind = "causal"
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -50,25 +51,42 @@ def facts_from_shape(
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
     norms = (2 * shape.layers + 1) * shape.hidden_size
     count = parameters or linear + embeddings + norms
+    layers = tuple(
+        LinearLayer(f"model.layers.{number}.{name}", rows, columns)
+        for number in range(shape.layers)
+        for name, (rows, columns) in zip(_layer_names(spec), matrices, strict=True)
+    )
     return ModelFacts(
         family=family,
         kind=_CAUSAL,
         declared_dtype=dtype,
         parameters=count,
+        weights=(*_table_weights(shape), *_layer_weights(shape, layers)),
         stored={dtype: 1.0},
         load_dtypes={dtype: count},
         linear_load_dtypes={dtype: linear},
         embedding_dtype=dtype,
         linear_features=shape.layers * sum(rows + columns for rows, columns in matrices),
-        linear_layers=tuple(
-            LinearLayer(f"model.layers.{number}.{name}", rows, columns)
-            for number in range(shape.layers)
-            for name, (rows, columns) in zip(_layer_names(spec), matrices, strict=True)
-        ),
+        linear_layers=layers,
         linear_parameters=linear,
         linear_rows=shape.layers * sum(rows for rows, _columns in matrices),
         shape=shape,
     )
+
+
+def _table_weights(shape: ModelShape) -> list[ModelWeight]:
+    """Return the token embeddings and the output layer, which may be one."""
+    size, tied = shape.vocab_size * shape.hidden_size, shape.tied_embeddings
+    table = ModelWeight("model.embed_tokens", size, is_embedding=True, is_output=tied)
+    return [table] if tied else [table, ModelWeight("lm_head", size, is_output=True)]
+
+
+def _layer_weights(shape: ModelShape, layers: tuple[LinearLayer, ...]) -> list[ModelWeight]:
+    """Return the matrices and norms of all decoder layers, and the last norm."""
+    matrices = [ModelWeight(layer.path, layer.outputs * layer.inputs) for layer in layers]
+    inner = [f"model.layers.{number}.norms" for number in range(shape.layers)]
+    norms = [ModelWeight(name, 2 * shape.hidden_size) for name in inner]
+    return [*matrices, *norms, ModelWeight("model.norm", shape.hidden_size)]
 
 
 def _layer_names(layers: DecoderLayers) -> list[str]:

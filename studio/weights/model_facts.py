@@ -22,6 +22,7 @@ from studio.weights.architectures import ModelKind
 from studio.weights.model_config import ModelShape
 from studio.weights.rounding_error import CastRounding
 from studio.weights.safetensors_headers import DType, TensorInfo
+from studio.weights.trained_weights import ModelWeight
 from studio.weights.weight_samples import WeightDefects, WeightStats
 
 MAX_CONFIG_BYTES = 4 * 2**20
@@ -46,6 +47,8 @@ class ModelFacts:
     quantised: str = ""
     """Its quantisation method, if its config names one."""
     parameters: int = 0
+    weights: tuple[ModelWeight, ...] = ()
+    """All weights, in the order of the files."""
     stored: Mapping[str, float] = field(default_factory=dict)
     """Share of the parameters by stored dtype."""
     load_dtypes: Mapping[DType, int] = field(default_factory=dict)
@@ -143,6 +146,7 @@ def read(folder: Path) -> ModelFacts:
     return replace(
         _facts_from_config(config),
         parameters=sum(tensor.size for tensor in weights),
+        weights=_model_weights(weights, config),
         stored=_dtype_shares(weights),
         load_dtypes=safetensors_headers.count_by_dtype(weights, dtypes),
         linear_load_dtypes=safetensors_headers.count_by_dtype(linear, dtypes),
@@ -243,6 +247,27 @@ def _dtype_shares(tensors: Sequence[TensorInfo]) -> dict[str, float]:
     return {dtype: count / total for dtype, count in counted.most_common() if count}
 
 
+def _model_weights(
+    tensors: Sequence[TensorInfo], config: Mapping[str, Any]
+) -> tuple[ModelWeight, ...]:
+    """Return the weights; an output layer that is in no file is the token embeddings."""
+    outputs = {tensor.name for tensor in tensors if _is_output(tensor, config)}
+    embeddings = {
+        tensor.name
+        for tensor in tensors
+        if _is_embedding(tensor, config) and tensor.name not in outputs
+    }
+    return tuple(
+        ModelWeight(
+            tensor.name,
+            tensor.size,
+            tensor.name in embeddings,
+            tensor.name in (outputs or embeddings),
+        )
+        for tensor in tensors
+    )
+
+
 def _gets_adapter(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
     layer = tensor.name.removesuffix(".weight").rpartition(".")[2]
     return _is_linear(tensor, config) and layer not in family_limits.NO_ADAPTER_LAYERS.get(
@@ -272,6 +297,12 @@ def _is_embedding(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
         "vocab_size"
     )
     return is_matrix and "head" not in tensor.name
+
+
+def _is_output(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
+    """Tell whether it belongs to the output layer; GPT-NeoX names it `embed_out`."""
+    has_name = "head" in tensor.name or "embed_out" in tensor.name
+    return has_name and tensor.shape[0] == config.get("vocab_size")
 
 
 def _is_packed(tensor: TensorInfo) -> bool:

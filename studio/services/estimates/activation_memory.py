@@ -5,17 +5,19 @@ verify it tensor by tensor. Families that were not verified get no estimate.
 
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import Lora
+from studio.recipe.sections import FullFineTune, Lora
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights.adapter_targets import AdapterTargets, LinearLayer
 from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
+from studio.weights.trained_weights import TrainedPart
 
 _PLAIN_MLP_VALUES, _GATED_MLP_VALUES = 2, 4
 """Values kept per unit of the MLP's inner width: the activation's input and output; with a gate
@@ -75,15 +77,30 @@ class TrainingStep:
     shape: ModelShape
     load: BatchShape
     on_gpu: bool
+    frozen: Literal["none", "matrices", "all"] = "none"
+    """What is frozen in the layers that are counted, of the weights that others train."""
 
     @property
     def is_adapter(self) -> bool:
         return isinstance(self.recipe.adapter, Lora)
 
     @property
+    def part(self) -> TrainedPart:
+        """The weights of the model itself that are trained; none of them with an adapter."""
+        adapter = self.recipe.adapter
+        return adapter.trained if isinstance(adapter, FullFineTune) else TrainedPart(last_layers=0)
+
+    @property
+    def trains_norms(self) -> bool:
+        """Whether the norms of the layers that are counted are trained."""
+        return not self.is_adapter and self.frozen != "all"
+
+    @property
     def readers(self) -> InputReaders:
         """The linear layers that are trained, or have an adapter."""
         spec, adapter = self.layer_spec, self.recipe.adapter
+        if self.frozen != "none":
+            return InputReaders(0, 0, 0, 0)
         targets = adapter.targets if isinstance(adapter, Lora) else AdapterTargets()
         attention = [
             targets.covers(LinearLayer(f"attention.{name}")) for name in spec.attention_names
@@ -114,6 +131,15 @@ class TrainingStep:
     def embedding_size(self) -> int:
         """Number of values in the token embeddings."""
         return self.shape.vocab_size * self.shape.hidden_size
+
+    @property
+    def largest_trained(self) -> int:
+        """Number of values in the largest trained weight of the model itself; 0 with an adapter."""
+        if self.part.has_output:
+            return self.embedding_size
+        if self.part.last_layers:
+            return self.shape.hidden_size * self.shape.intermediate
+        return self.shape.hidden_size if self.part.has_norms else 0
 
     @property
     def layer_spec(self) -> DecoderLayers:
@@ -187,7 +213,12 @@ class TrainingStep:
     @property
     def all_layers(self) -> int:
         """Bytes that all layers keep for the backward pass."""
-        return round(self.layers * self.layer) - self._before_first_adapter
+        if self.is_adapter or self.part.is_everything:
+            return round(self.layers * self.layer) - self._before_first_adapter
+        trained = min(self.part.last_layers or 0, self.shape.layers)
+        passed = self.shape.layers - trained if self.part.reaches_first_layer else 0
+        frozen = replace(self, frozen="matrices" if self.part.has_norms else "all")
+        return trained * self.layer + passed * frozen.layer
 
     @property
     def _before_first_adapter(self) -> int:
@@ -214,7 +245,7 @@ class TrainingStep:
             if self.layer_spec.norm == "layer"
             else 4 + self.hidden_state_bytes
         )
-        normed = 0 if self.is_adapter else read
+        normed = read if self.part.has_norms else 0
         return self.load.tokens * self.shape.hidden_size * (normed + self.hidden_state_bytes)
 
 
@@ -244,7 +275,7 @@ def _norms(step: TrainingStep) -> int:
 
 def _scaled(step: TrainingStep, width: int) -> int:
     """Return the bytes per value that a norm keeps to train its scale."""
-    if step.is_adapter:
+    if not step.trains_norms:
         return 0
     return 4 if step.layer_spec.norm == "wide" else width
 

@@ -235,7 +235,7 @@ def _logits_bytes(step: TrainingStep) -> int:
         rows * step.shape.hidden_size * (step.hidden_state_bytes + step.compute_bytes + 4)
     )
     # The gradient of the output layer is accumulated in float32, then cast to the weights' dtype.
-    return work + answer_bytes + (0 if step.is_adapter else 4 * step.embedding_size)
+    return work + answer_bytes + 4 * step.embedding_size * step.part.has_output
 
 
 def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
@@ -315,7 +315,7 @@ def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         _constant_parts(step, sizes),
         moment="update",
         gradients=sizes.gradients,
-        scratch=0 if step.is_adapter else step.embedding_size * _scratch_bytes(step.recipe),
+        scratch=step.largest_trained * _scratch_bytes(step.recipe),
     )
 
 

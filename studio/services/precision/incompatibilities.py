@@ -14,7 +14,7 @@ from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibili
 from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.recipe.sections import Lora
+from studio.recipe.sections import FullFineTune, Lora
 from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
 from studio.weights import architectures, family_limits, weight_samples
 from studio.weights.architectures import CAUSAL_MODEL_HINT
@@ -102,6 +102,9 @@ def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]
             yield f"Keep the frozen model in {dtype}.", _base_dtype_change(dtype)
     else:
         yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
+        yield "Train the embeddings, too.", {"adapter": {"also_trained": "embeddings"}}
+        everything = {"trained_layers": None, "also_trained": "none"}
+        yield "Train every weight.", {"adapter": everything}
     modes = sorted(PRECISIONS.values(), key=lambda one: not one.is_common)
     for mode in modes:
         yield f"Use {mode.title}.", {"precision": mode.name}
@@ -258,9 +261,11 @@ def _rank_exceeds_weights(case: _Case) -> str:
 
 
 def _targets_nothing(case: _Case) -> str:
-    """Refuse an adapter for layers that the model does not have."""
+    """Refuse to train layers that the model does not have."""
     adapter, layers = case.recipe.adapter, case.facts.linear_layers
-    if not isinstance(adapter, Lora) or adapter.targets.is_everything or not layers:
+    if isinstance(adapter, FullFineTune):
+        return adapter.trained.find_problem(case.facts.weights) if case.facts.weights else ""
+    if adapter.targets.is_everything or not layers:
         return ""
     return adapter.targets.find_problem(layers)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS, DType, Precision
-from studio.recipe.sections import Lora, keeps_saved_dtypes
+from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
 from studio.weights.model_facts import ModelFacts
 from studio.weights.rounding_error import CastRounding
 
@@ -152,6 +152,8 @@ def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
                 rows = sum(layer.outputs for layer in covered)
                 features = rows + sum(layer.inputs for layer in covered)
             return rank * features + (rows if variant.trains_magnitudes else 0)
+        case FullFineTune(trained=part) if not part.is_everything and facts.weights:
+            return sum(weight.size for weight in part.select(facts.weights))
         case _:
             return facts.parameters
 
@@ -171,7 +173,7 @@ def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
             compensation=0,
         )
     return MemorySizes(
-        weights=parameters * DTYPE_BYTES[mode.weights],
+        weights=facts.parameters * DTYPE_BYTES[mode.weights],
         adapter=0,
         gradients=parameters * DTYPE_BYTES[mode.gradients],
         optimizer=parameters * DTYPE_BYTES[mode.optimizer_states] * _optimizer_states(recipe),
@@ -203,18 +205,22 @@ def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     stored = facts.linear_load_dtypes if recipe_keeps_saved_dtypes(recipe) else {}
     linear = stored or {weight_dtype(recipe, facts): facts.linear_parameters}
     base = sum(count * _copy_bytes(mode, dtype) for dtype, count in linear.items())
-    if not isinstance(recipe.adapter, Lora):
-        return base
     # Nothing is kept of the layers before the first that is trained.
     base = round(base * backward_share(recipe, facts))
+    if not isinstance(recipe.adapter, Lora):
+        return base
     return base + _trained_parameters(recipe, facts) * _copy_bytes(mode, "float32")
 
 
 def backward_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
     """Return the share of the decoder layers that the backward pass goes through."""
-    last = recipe.adapter.targets.last_layers if isinstance(recipe.adapter, Lora) else None
+    match recipe.adapter:
+        case Lora(targets=targets):
+            last = targets.last_layers
+        case FullFineTune(trained=part):
+            last = None if part.reaches_first_layer else part.last_layers
     layers = facts.shape.layers if facts.shape else 0
-    return min(last / layers, 1.0) if last and layers else 1.0
+    return min(last / layers, 1.0) if last is not None and layers else 1.0
 
 
 def _copy_bytes(mode: Precision, trained: DType) -> int:

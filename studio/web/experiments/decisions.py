@@ -191,7 +191,8 @@ def _tuned_parts(db: Session, recipe: AnyRecipe, preview: RecipePreview) -> Iter
 def _adapter_text(recipe: AnyRecipe) -> str:
     adapter = recipe.adapter
     if adapter.kind == "full":
-        return gettext("all weights")
+        is_whole = adapter.trained.is_everything
+        return gettext("all weights") if is_whole else gettext("a part of the weights")
     if adapter.quantised:
         return gettext("LoRA %(rank)s on %(format)s") % {
             "rank": adapter.r,

@@ -401,8 +401,10 @@ def _summary_sentence(db: Session, recipe: AnyRecipe) -> str:
 def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
     adapter, optimisation = recipe.adapter, recipe.optimisation
     names = {"model": recipe.base_model, "dataset": recipe.dataset}
-    if adapter.kind == "full":
+    if adapter.kind == "full" and adapter.trained.is_everything:
         yield gettext("Full fine-tune of %(model)s") % names
+    elif adapter.kind == "full":
+        yield gettext("Fine-tune of a part of %(model)s") % names
     elif adapter.quantised:
         quantisation = {"rank": adapter.r, "kept": adapter.quantised.title}
         yield gettext("LoRA adapter (rank %(rank)s) for %(model)s with %(kept)s weights") % (

@@ -23,6 +23,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 _ROWS, _HELD_BACK = 20, 4
 LORA = {"precision": "bf16", "adapter__kind": "lora"}
+PARTS: dict[str, dict[str, Any]] = {
+    "last layer trained": {},
+    "norms, too": {"adapter__also_trained": "norms"},
+    "output, too": {"adapter__also_trained": "output"},
+    "norms alone": {"adapter__also_trained": "norms", "adapter__trained_layers": 0},
+    "embeddings alone": {"adapter__also_trained": "embeddings", "adapter__trained_layers": 0},
+}
 WAYS: dict[str, dict[str, Any]] = {
     "rounded": {"precision": "fp32_bf16_matmul"},
     "rounded_lora": LORA | {"precision": "fp32_bf16_matmul"},
@@ -43,6 +50,13 @@ WAYS: dict[str, dict[str, Any]] = {
     | {"adapter__last_layers": 1, "optimisation__activation_checkpointing": True},
     "dora on attention": LORA
     | {"adapter__variant": "dora", "adapter__target_modules": "attention"},
+    **{
+        f"{part}, {mode}": {"precision": mode, "adapter__trained_layers": 1} | changes
+        for mode in ("fp32", "bf16", "bf16_dual")
+        for part, changes in PARTS.items()
+    },
+    "embeddings alone, checkpointed": PARTS["embeddings alone"]
+    | {"precision": "bf16", "optimisation__activation_checkpointing": True},
     "pissa": LORA | {"adapter__variant": "pissa"},
     "checkpointed": {
         "precision": "fp32_bf16_matmul",

@@ -1,0 +1,81 @@
+"""Full fine-tunes of a part of a model: trained weights, bytes, and refusals with repairs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from studio.methods import AnyRecipe
+from studio.recipe.base import find_conflict, unusable_values
+from studio.services.precision.incompatibilities import check
+from studio.services.precision.number_formats import plan_dtypes
+from studio.weights import known_models
+from tests.support.factories import make_recipe
+from tests.unit.services.precision.test_lora_variants import MODEL, SHAPE
+from tests.unit.services.precision.test_quantised import HERE
+
+TIED = known_models.facts_from_shape(replace(SHAPE, tied_embeddings=True), "llama", "bfloat16")
+TABLE, NORMS = 1000 * 64, 5 * 64
+
+
+def full(**adapter: object) -> AnyRecipe:
+    return make_recipe(precision="bf16", adapter={"kind": "full", **adapter})
+
+
+def trained(facts: Any = MODEL, **adapter: object) -> int:  # noqa: ANN401 -- facts of a model
+    found = plan_dtypes(full(**adapter), facts).trained_parameters
+    assert found is not None
+    return found
+
+
+def test_plan_counts_the_chosen_weights() -> None:
+    layer = MODEL.linear_parameters // 2 + 2 * 64
+
+    assert trained() == MODEL.parameters == 2 * TABLE + 2 * layer + 64
+    assert trained(trained_layers=1) == layer
+    assert trained(trained_layers=2, also_trained="norms_and_embeddings") == MODEL.parameters
+    assert trained(trained_layers=0, also_trained="norms") == NORMS
+    assert trained(trained_layers=0, also_trained="output") == TABLE
+    assert trained(trained_layers=1, also_trained="embeddings") == layer + 2 * TABLE
+    assert trained(TIED, trained_layers=0, also_trained="embeddings") == TABLE
+
+
+def test_frozen_weights_have_neither_gradients_nor_states() -> None:
+    sizes = plan_dtypes(full(trained_layers=0, also_trained="norms"), MODEL).sizes
+    assert sizes is not None
+
+    assert sizes.weights == 4 * MODEL.parameters
+    assert (sizes.gradients, sizes.optimizer) == (4 * NORMS, 8 * NORMS)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message", "repair"),
+    [
+        (
+            {"trained_layers": 3},
+            "This model has 2 layers, so its last 3 do not exist.",
+            {"trained_layers": None, "also_trained": "none"},
+        ),
+        (
+            {"trained_layers": 1, "also_trained": "output"},
+            "The output layer of this model is its token embeddings: train the embeddings.",
+            {"also_trained": "embeddings"},
+        ),
+    ],
+)
+def test_missing_parts_are_refused(
+    adapter: dict[str, Any], message: str, repair: dict[str, Any]
+) -> None:
+    (refusal,) = check(full(**adapter), TIED, HERE)
+
+    assert (refusal.message, refusal.repair) == (message, {"adapter": repair})
+
+
+def test_recipes_that_train_nothing_or_say_it_twice_are_refused() -> None:
+    conflict = find_conflict(full(trained_layers=0))
+    (useless,) = unusable_values(full(also_trained="norms"))
+
+    assert conflict is not None
+    assert conflict.param == "adapter.trained_layers"
+    assert useless.param == "adapter.also_trained"
+    assert find_conflict(full(trained_layers=0, also_trained="norms")) is None
