@@ -100,7 +100,9 @@ def test_killed_download_resumes_from_partial_file(
     made = wait_until_final(loop)
 
     assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
-    assert [one.range for one in hub.fetched("model.safetensors")] == ["", f"bytes={SIZE // 2}-"]
+    # On a busy machine, a connection may end before its first byte and be made again.
+    first, *resumed = [one.range for one in hub.fetched("model.safetensors")]
+    assert (first, set(resumed)) == ("", {f"bytes={SIZE // 2}-"})
 
 
 def test_cancelled_download_leaves_no_files(

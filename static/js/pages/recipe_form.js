@@ -29,7 +29,8 @@ export default function start(page) {
   startDrop(form, end.signal);
   if (find.value) found.textContent = seek(form, find.value); // Typed before this module was loaded.
   settings.open ||= wasOpen && location.hash === "";
-  if (location.hash) show(form, document.getElementById(location.hash.slice(1)));
+  const isWriting = form.contains(document.activeElement); // Since before this module was loaded.
+  if (location.hash) show(form, document.getElementById(location.hash.slice(1)), !isWriting);
   return () => end.abort();
 }
 
@@ -91,11 +92,12 @@ function lead(form, event) {
   show(form, target);
 }
 
-function show(form, target) {
+function show(form, target, withFocus = true) {
   if (!target) return;
   for (let outer = target.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
   if (target.id !== "settings") form.querySelector("#view-all").checked ||= !target.offsetParent;
   const spot = target.matches("input, select, textarea, #settings") ? target : target.querySelector(":checked") ?? target;
+  if (!withFocus) return;
   spot.focus({ preventScroll: true });
   spot.scrollIntoView({ block: target.id === "settings" ? "start" : "center" });
 }

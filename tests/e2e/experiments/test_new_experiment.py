@@ -128,6 +128,21 @@ def test_rejected_form_keeps_values_and_view(page: Page) -> None:
     expect(page.get_by_role("radio", name="Every setting")).to_be_checked()
 
 
+def test_late_script_leaves_cursor_where_it_is(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/recipe_form.js*", lambda route: held.append(route))  # noqa: PLW0108 -- a method of C takes no wrapper
+    page.goto("/new?preset=lora#settings")
+    name = page.get_by_label("Name", exact=True)
+    name.fill("")
+    form = page.locator("[data-module*='recipe_form.js']")
+    expect(form).to_have_attribute("data-booted", "")
+    held.pop().continue_()
+    expect(form).to_have_attribute("data-booted", "done")
+    page.keyboard.type("mine")
+
+    expect(name).to_have_value("mine")
+
+
 def test_run_can_be_started_by_keyboard_alone(page: Page) -> None:
     page.goto("/new?preset=lora#settings")
     common = page.get_by_role("radio", name="Common")
