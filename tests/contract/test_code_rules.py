@@ -31,6 +31,7 @@ from tests.support.source_files import (
 HEAVY = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "optuna", "argon2")
 NO_NOUNS = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
 REASONED = r"# (noqa: [A-Z0-9, ]+|type: ignore\[[a-z-]+\]) ?(--|#) \w|heavy import"
+TAG = r"<[a-z](?:[^<>{]|{(?![{%])|{{.*?}}|{%.*?%})*>"
 LATE = ("heavy import", "optional dependency")
 
 
@@ -66,6 +67,18 @@ def test_no_file_is_longer_than_500_lines() -> None:
 
 def test_no_template_is_longer_than_150_lines() -> None:
     assert longer_than(150, TEMPLATES) == {}, "Move widgets to macros."
+
+
+def test_element_that_replaces_itself_has_an_id() -> None:
+    nameless = {
+        f"{name_of(path)}: {tag}"
+        for path in TEMPLATES
+        for tag in re.findall(TAG, text(path), re.DOTALL)
+        if "hx-get=" in tag or "hx-post=" in tag
+        if 'hx-swap="outer' in tag and "hx-target=" not in tag and " id=" not in tag
+    }
+
+    assert nameless == set(), "A morph gives an element without id another's place."
 
 
 def test_no_function_is_longer_than_50_lines() -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from studio.db.session import open_engine, unit_of_work
 from studio.services.runs import attempts, bulk_actions
@@ -104,6 +104,22 @@ def test_column_headers_sort_and_back_restores_sort(table: Page) -> None:
     table.get_by_role("link", name="Validation loss").click()
     expect_names(table, "gamma", "alpha", "beta")
     table.go_back()
+
+    expect_names(table, "beta", "alpha", "gamma")
+
+
+def test_late_answer_for_a_row_changes_that_row_only(table: Page) -> None:
+    held: list[Route] = []
+    table.route("**/line*", lambda route: held.append(route))  # noqa: PLW0108 -- a method of C takes no wrapper
+    row = table.locator("#rows tr[data-run]").first
+    with table.expect_request("**/line*"):
+        row.evaluate("row => htmx.trigger(row, 'run-changed')")
+    table.get_by_role("link", name="Validation loss").click()
+    expect_names(table, "beta", "alpha", "gamma")
+    with table.expect_response("**/line*") as answer:
+        held.pop().continue_()
+    assert "gamma" in answer.value.text()
+    table.evaluate("() => new Promise(requestAnimationFrame)")
 
     expect_names(table, "beta", "alpha", "gamma")
 
