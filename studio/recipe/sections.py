@@ -220,6 +220,15 @@ class Optimisation(Section):
     """Runs with the same recipe and seed have identical losses on the same machine."""
 
 
+_EXTRA_TITLES = {
+    "none": "Nothing else",
+    "norms": "Norms",
+    "output": "Output layer",
+    "embeddings": "Embeddings and output layer",
+    "norms_and_embeddings": "Norms, embeddings and output layer",
+}
+
+
 class Lora(Section, title="LoRA adapter"):
     """Train a small adapter next to the frozen model.
 
@@ -270,6 +279,18 @@ class Lora(Section, title="LoRA adapter"):
     ] = None
     """Only this many decoder layers, counted from the output, get an adapter: steps are faster and
     need less memory, but learn less. Leave empty for all layers."""
+
+    extra_modules: Annotated[
+        ExtraModules,
+        FieldSpec(
+            "Also train in full",
+            advanced=True,
+            is_studio_own=True,
+            choice_titles=_EXTRA_TITLES,
+        ),
+    ] = "none"
+    """Parts of the model that are trained next to the adapter, and saved with it as a whole.
+    Embeddings are needed for new words or another language, and make the adapter much larger."""
 
     use_rslora: Annotated[bool, FieldSpec("Rank-stabilised scaling", advanced=True)] = False
     """Scale by the square root of the rank (rsLoRA): worth trying from rank 64."""
@@ -327,6 +348,11 @@ class Lora(Section, title="LoRA adapter"):
         return AdapterTargets(group=self.target_modules, names=names, last_layers=self.last_layers)
 
     @property
+    def trained(self) -> TrainedPart:
+        """The weights of the model itself that are trained."""
+        return TrainedPart(last_layers=0, extra=self.extra_modules)
+
+    @property
     def lora_variant(self) -> LoraVariant:
         return LORA_VARIANTS[self.variant]
 
@@ -347,13 +373,7 @@ class FullFineTune(Section, title="Full fine-tune"):
         FieldSpec(
             "Also train",
             advanced=True,
-            choice_titles={
-                "none": "Nothing else",
-                "norms": "Norms",
-                "output": "Output layer",
-                "embeddings": "Embeddings and output layer",
-                "norms_and_embeddings": "Norms, embeddings and output layer",
-            },
+            choice_titles=_EXTRA_TITLES,
         ),
     ] = "none"
     """Trained besides the last layers. Embeddings help with new words or another language; norms

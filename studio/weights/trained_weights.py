@@ -8,6 +8,9 @@ from typing import Literal
 ExtraModules = Literal["none", "norms", "output", "embeddings", "norms_and_embeddings"]
 
 _NORM = re.compile(r"norm|(^|[._])ln([._]|\d)", re.IGNORECASE)
+_TIED_NAME = "embed_tokens"
+"""The name by which peft recognises embeddings that the output layer shares
+(`peft.utils.constants.EMBEDDING_LAYER_NAMES`)."""
 _NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 
 
@@ -93,6 +96,17 @@ class TrainedPart:
         if self.extra == "output" and any(w.is_output and w.is_embedding for w in weights):
             return "The output layer of this model is its token embeddings: train the embeddings."
         return ""
+
+    def find_adapter_problem(self, weights: Sequence[ModelWeight]) -> str:
+        """Return why these weights cannot be trained next to an adapter; empty if they can."""
+        table = next((w for w in weights if w.is_embedding and w.is_output), None)
+        if self.has_embeddings and table is not None and _TIED_NAME not in table.path:
+            name = table.path.removesuffix(".weight").rpartition(".")[2]
+            return (
+                f"The output layer of this model is its token embeddings, {name}. An adapter can "
+                f"train both as one only if they are named {_TIED_NAME}."
+            )
+        return self.find_problem(weights)
 
 
 def count_layers(weights: Sequence[ModelWeight]) -> int:

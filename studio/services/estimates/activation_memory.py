@@ -10,7 +10,7 @@ from typing import Literal
 
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import FullFineTune, Lora
+from studio.recipe.sections import Lora
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights.adapter_targets import AdapterTargets, LinearLayer
@@ -86,14 +86,13 @@ class TrainingStep:
 
     @property
     def part(self) -> TrainedPart:
-        """The weights of the model itself that are trained; none of them with an adapter."""
-        adapter = self.recipe.adapter
-        return adapter.trained if isinstance(adapter, FullFineTune) else TrainedPart(last_layers=0)
+        """The weights of the model itself that are trained."""
+        return self.recipe.adapter.trained
 
     @property
     def trains_norms(self) -> bool:
         """Whether the norms of the layers that are counted are trained."""
-        return not self.is_adapter and self.frozen != "all"
+        return self.part.has_norms if self.is_adapter else self.frozen != "all"
 
     @property
     def readers(self) -> InputReaders:
@@ -107,11 +106,6 @@ class TrainingStep:
         ]
         mlp = [targets.covers(LinearLayer(f"mlp.{name}")) for name in spec.mlp_names]
         return InputReaders(sum(attention[:-1]), attention[-1], sum(mlp[:-1]), mlp[-1])
-
-    @property
-    def layers(self) -> float:
-        """How many layers the backward pass goes through, as the memory they keep tells."""
-        return self.shape.layers * number_formats.backward_share(self.recipe, self.facts)
 
     @property
     def compute_bytes(self) -> int:
@@ -213,12 +207,15 @@ class TrainingStep:
     @property
     def all_layers(self) -> int:
         """Bytes that all layers keep for the backward pass."""
-        if self.is_adapter or self.part.is_everything:
-            return round(self.layers * self.layer) - self._before_first_adapter
-        trained = min(self.part.last_layers or 0, self.shape.layers)
-        passed = self.shape.layers - trained if self.part.reaches_first_layer else 0
+        adapter, layers = self.recipe.adapter, self.shape.layers
+        last = self.part.last_layers
+        if isinstance(adapter, Lora):
+            last = adapter.targets.last_layers
+        trained = layers if last is None else min(last, layers)
+        if not self.part.reaches_first_layer:
+            return trained * self.layer - self._before_first_adapter
         frozen = replace(self, frozen="matrices" if self.part.has_norms else "all")
-        return trained * self.layer + passed * frozen.layer
+        return trained * self.layer + (layers - trained) * frozen.layer
 
     @property
     def _before_first_adapter(self) -> int:
@@ -350,11 +347,14 @@ def _adapter(step: TrainingStep) -> int:
 
     Trained magnitudes multiply the outputs of the layer and of its adapter, and keep both.
     """
+    if step.frozen != "none":
+        return 0
     match step.recipe.adapter:
         case Lora(r=rank, lora_variant=variant, targets=targets):
             covered = targets.select(step.facts.linear_layers)
             rows = sum(layer.outputs for layer in covered) or step.facts.linear_rows
-            outputs = 2 * round(rows / step.layers)
+            layers = targets.last_layers or step.shape.layers
+            outputs = 2 * round(rows / layers)
             kept = outputs if variant.trains_magnitudes else 0
             return (step.readers.count * rank + kept) * step.compute_bytes
         case _:

@@ -94,6 +94,9 @@ def _problems(case: _Case) -> Iterator[str]:
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes, smallest first; common precisions before others."""
     if isinstance(recipe.adapter, Lora):
+        if recipe.adapter.extra_modules == "output":
+            yield "Train the embeddings, too.", {"adapter": {"extra_modules": "embeddings"}}
+        yield "Train nothing besides the adapter.", {"adapter": {"extra_modules": "none"}}
         yield "Choose plain LoRA.", {"adapter": {"variant": "plain"}}
         yield "Leave module names empty.", {"adapter": {"module_names": None}}
         everything = {"target_modules": "all-linear", "module_names": None, "last_layers": None}
@@ -265,6 +268,8 @@ def _targets_nothing(case: _Case) -> str:
     adapter, layers = case.recipe.adapter, case.facts.linear_layers
     if isinstance(adapter, FullFineTune):
         return adapter.trained.find_problem(case.facts.weights) if case.facts.weights else ""
+    if problem := adapter.trained.find_adapter_problem(case.facts.weights):
+        return problem
     if adapter.targets.is_everything or not layers:
         return ""
     return adapter.targets.find_problem(layers)

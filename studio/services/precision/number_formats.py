@@ -120,6 +120,8 @@ def count_by_dtype(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
 
 def hidden_state_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     """Return the dtype of the hidden states between layers: that of the token embeddings."""
+    if isinstance(recipe.adapter, Lora) and recipe.adapter.trained.has_embeddings:
+        return "float32"
     embedding_dtype = facts.embedding_dtype if recipe_keeps_saved_dtypes(recipe) else None
     return embedding_dtype or weight_dtype(recipe, facts)
 
@@ -143,7 +145,17 @@ def trained_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
 
 
 def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
-    """Return the number of trained parameters: all, or two thin matrices per linear layer."""
+    """Return the number of trained parameters, of the model itself and of an adapter."""
+    part = recipe.adapter.trained
+    if part.is_everything or not facts.weights:
+        own = facts.parameters if part.is_everything else 0
+    else:
+        own = sum(weight.size for weight in part.select(facts.weights))
+    return own + _adapter_parameters(recipe, facts)
+
+
+def _adapter_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
+    """Return the number of parameters of an adapter: two thin matrices per linear layer."""
     match recipe.adapter:
         case Lora(r=rank, lora_variant=variant, targets=targets):
             features, rows = facts.linear_features, facts.linear_rows
@@ -152,10 +164,8 @@ def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
                 rows = sum(layer.outputs for layer in covered)
                 features = rows + sum(layer.inputs for layer in covered)
             return rank * features + (rows if variant.trains_magnitudes else 0)
-        case FullFineTune(trained=part) if not part.is_everything and facts.weights:
-            return sum(weight.size for weight in part.select(facts.weights))
         case _:
-            return facts.parameters
+            return 0
 
 
 def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
@@ -209,7 +219,7 @@ def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     base = round(base * backward_share(recipe, facts))
     if not isinstance(recipe.adapter, Lora):
         return base
-    return base + _trained_parameters(recipe, facts) * _copy_bytes(mode, "float32")
+    return base + _adapter_parameters(recipe, facts) * _copy_bytes(mode, "float32")
 
 
 def backward_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
@@ -218,7 +228,9 @@ def backward_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
         case Lora(targets=targets):
             last = targets.last_layers
         case FullFineTune(trained=part):
-            last = None if part.reaches_first_layer else part.last_layers
+            last = part.last_layers
+    if recipe.adapter.trained.reaches_first_layer:
+        return 1.0
     layers = facts.shape.layers if facts.shape else 0
     return min(last / layers, 1.0) if last is not None and layers else 1.0
 

@@ -22,7 +22,12 @@ from studio.errors import InvalidError, TrainingError
 from studio.recipe.fields import own_fields
 from studio.recipe.precision import DType, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
-from studio.training.models import adapter_targets, quantised_weights, tokenizers
+from studio.training.models import (
+    adapter_targets,
+    quantised_weights,
+    tokenizers,
+    trained_weights,
+)
 from studio.weights import architectures, family_limits, model_config
 from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 
@@ -162,6 +167,7 @@ def adapter_config(
         use_dora=adapter.lora_variant.trains_magnitudes,
         **adapter.model_dump(exclude={"kind", "target_modules", *own_fields(Lora)}),
         **adapter_targets.peft_targets(model, adapter.targets),
+        **trained_weights.peft_extras(model, adapter.trained),
     )
 
 

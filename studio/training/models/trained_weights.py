@@ -1,5 +1,11 @@
-"""Find the weights of a loaded model, and freeze those that a full fine-tune does not train."""
+"""Find the weights of a loaded model, freeze what is not trained, and name the rest for peft."""
 
+from collections.abc import Iterator
+from typing import Any
+
+from peft import PeftModel
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import nn
 from transformers import PreTrainedModel
 
 from studio.errors import TrainingError
@@ -21,6 +27,52 @@ def freeze_rest(model: PreTrainedModel, part: TrainedPart) -> None:
     chosen = {weight.path for weight in part.select(weights)}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
+
+
+def peft_extras(model: PreTrainedModel | PeftModel, part: TrainedPart) -> dict[str, Any]:
+    """Return the arguments of a peft config that train a part of the model next to an adapter.
+
+    Raises:
+        TrainingError: the model has no such part, or peft cannot train it.
+
+    """
+    if part.is_nothing:
+        return {}
+    if isinstance(model, PeftModel):
+        model = model.get_base_model()
+    elif problem := part.find_adapter_problem(model_weights(model)):
+        raise TrainingError("conflict", problem, hint="Choose what else is trained.")
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    is_tied = output is not None and output.weight is embedding.weight
+    names = {path.rpartition(".")[2] for path in _module_paths(model, part)}
+    return {
+        "modules_to_save": sorted(names),
+        "ensure_weight_tying": is_tied and part.has_embeddings,
+    }
+
+
+def _module_paths(model: PreTrainedModel, part: TrainedPart) -> Iterator[str]:
+    """Yield the modules that hold the weights of a part; a module that peft wraps is one."""
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    inside = "\0"
+    for path, module in model.named_modules():
+        if path.startswith(inside):
+            continue
+        if isinstance(module, AuxiliaryTrainingWrapper):
+            inside = f"{path}."
+        if module is embedding or module is output:
+            if part.has_embeddings or (module is output and part.has_output):
+                yield path
+        elif part.has_norms and _is_norm(path, module):
+            yield path
+
+
+def _is_norm(path: str, module: nn.Module) -> bool:
+    """Whether a module is a norm with weights of its own."""
+    has_weights = isinstance(module, AuxiliaryTrainingWrapper) or [
+        *module.parameters(recurse=False)
+    ]
+    return bool(has_weights) and ModelWeight(path, 0).is_norm
 
 
 def model_weights(model: PreTrainedModel) -> list[ModelWeight]:

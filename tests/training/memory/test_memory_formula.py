@@ -30,6 +30,12 @@ PARTS: dict[str, dict[str, Any]] = {
     "norms alone": {"adapter__also_trained": "norms", "adapter__trained_layers": 0},
     "embeddings alone": {"adapter__also_trained": "embeddings", "adapter__trained_layers": 0},
 }
+NEXT_TO: dict[str, dict[str, Any]] = {
+    "": {},
+    " in float32": {"precision": "fp32"},
+    ", last layer": {"adapter__last_layers": 1},
+    ", 16 bits": {"adapter__base_dtype": "bfloat16"},
+}
 WAYS: dict[str, dict[str, Any]] = {
     "rounded": {"precision": "fp32_bf16_matmul"},
     "rounded_lora": LORA | {"precision": "fp32_bf16_matmul"},
@@ -57,6 +63,11 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "embeddings alone, checkpointed": PARTS["embeddings alone"]
     | {"precision": "bf16", "optimisation__activation_checkpointing": True},
+    **{
+        f"adapter and {extra}{name}": LORA | {"adapter__extra_modules": extra} | changes
+        for extra in ("norms", "output", "embeddings")
+        for name, changes in NEXT_TO.items()
+    },
     "pissa": LORA | {"adapter__variant": "pissa"},
     "checkpointed": {
         "precision": "fp32_bf16_matmul",

@@ -123,7 +123,10 @@ def test_adapter_answers_from_checkpoint_weights(
     assert answer(voices, base, tuned) == ended
 
 
-@pytest.mark.parametrize("changes", [{}, {"target_modules": "mlp", "last_layers": 2}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"target_modules": "mlp", "last_layers": 2}, {"extra_modules": "norms_and_embeddings"}],
+)
 def test_checkpoint_answers_before_its_run_has_saved_an_adapter(
     changes: dict[str, Any], voices: ModelCache, base: Path, tuned: Path, tmp_path: Path
 ) -> None:

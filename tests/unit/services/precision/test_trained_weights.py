@@ -71,6 +71,36 @@ def test_missing_parts_are_refused(
     assert (refusal.message, refusal.repair) == (message, {"adapter": repair})
 
 
+def lora(**adapter: object) -> AnyRecipe:
+    return make_recipe(precision="bf16", adapter={"kind": "lora", "r": 8, **adapter})
+
+
+def test_plan_counts_what_is_trained_next_to_an_adapter() -> None:
+    adapter = 8 * MODEL.linear_features
+    counted = {
+        extra: plan_dtypes(lora(extra_modules=extra), MODEL).trained_parameters
+        for extra in ("none", "norms", "output", "embeddings")
+    }
+
+    assert counted == {
+        "none": adapter,
+        "norms": adapter + NORMS,
+        "output": adapter + TABLE,
+        "embeddings": adapter + 2 * TABLE,
+    }
+
+
+def test_extras_that_peft_cannot_train_are_refused_with_a_repair() -> None:
+    renamed = tuple(replace(w, path=w.path.replace("embed_tokens", "wte")) for w in TIED.weights)
+    (shared,) = check(lora(extra_modules="output"), TIED, HERE)
+    (named,) = check(lora(extra_modules="embeddings"), replace(TIED, weights=renamed), HERE)
+
+    assert shared.repair == {"adapter": {"extra_modules": "embeddings"}}
+    assert "its token embeddings, wte" in named.message
+    assert named.repair == {"adapter": {"extra_modules": "none"}}
+    assert check(lora(extra_modules="embeddings"), TIED, HERE) == []
+
+
 def test_recipes_that_train_nothing_or_say_it_twice_are_refused() -> None:
     conflict = find_conflict(full(trained_layers=0))
     (useless,) = unusable_values(full(also_trained="norms"))
