@@ -12,6 +12,7 @@ from pydantic import Field
 
 from studio.recipe import sections
 from studio.recipe.fields import FieldSpec, Section, field_spec
+from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
 
 VERSION: Literal[1] = 1
@@ -94,9 +95,6 @@ def upgrade(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-_ADAMW_OPTIMIZERS = ("adamw_torch_fused", "adamw_torch")
-
-
 def find_conflict(recipe: Recipe) -> Conflict | None:
     """Return the first conflict in a recipe that holds on any machine, or None."""
     return next(_conflicts(recipe), None)
@@ -105,6 +103,8 @@ def find_conflict(recipe: Recipe) -> Conflict | None:
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     yield from recipe.own_conflicts()
     yield from _adapter_conflicts(recipe.adapter)
+    if OPTIMIZERS[recipe.optimisation.optim].is_for_matrices:
+        yield from _without_matrices(recipe.adapter)
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
@@ -114,7 +114,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
             hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
             param="precision",
         )
-    if mode.rounding is not None and optim not in _ADAMW_OPTIMIZERS:
+    if mode.rounding is not None and not OPTIMIZERS[optim].is_adamw:
         yield Conflict(
             message=f"{mode.title} uses its own optimizer, {mode.optimizer}, instead of {optim}.",
             hint="Choose AdamW, or another precision.",
@@ -152,6 +152,17 @@ def _adapter_conflicts(adapter: sections.Lora | sections.FullFineTune) -> Iterat
             hint="Train at least 1 layer, or choose what else to train.",
             param="adapter.trained_layers",
         )
+
+
+def _without_matrices(adapter: sections.Lora | sections.FullFineTune) -> Iterator[Conflict]:
+    """Yield why nothing would be trained by an optimizer for the matrices of the layers."""
+    if adapter.kind == "full" and adapter.trained.last_layers != 0:
+        return
+    yield Conflict(
+        message="Muon updates the matrices of the model's layers, and none of them is trained.",
+        hint="Use AdamW, or train layers in a full fine-tune.",
+        param="optimisation.optim",
+    )
 
 
 def unusable_values(recipe: Recipe) -> Iterator[Conflict]:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.lora_variants import LORA_VARIANTS, LoraVariant, VariantName
+from studio.recipe.optimizers import OptimizerName
 from studio.recipe.precision import QUANTISED, Precision, Quantised
 from studio.weights.adapter_targets import AdapterTargets, TargetGroup, parse_names
 from studio.weights.trained_weights import ExtraModules, TrainedPart
@@ -194,16 +195,17 @@ class Optimisation(Section):
     """Maximum gradient norm per update. Lower it if the loss spikes."""
 
     optim: Annotated[
-        Literal["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "lion_32bit"],
+        OptimizerName,
         FieldSpec(
             "Optimizer",
             advanced=True,
             related=("precision",),
-            choice_titles={"lion_32bit": "Lion"},
+            choice_titles={"lion_32bit": "Lion", "muon": "Muon"},
         ),
     ] = "adamw_torch_fused"
     """Fused AdamW suits almost every run; Adafactor saves memory. Lion keeps one value per weight
-    instead of two, and needs a 3 to 10 times lower learning rate."""
+    instead of two, and needs a 3 to 10 times lower learning rate. Muon, for full fine-tunes, steps
+    equally far in every direction of a matrix at AdamW's learning rates, and takes more time."""
 
     train_sampling_strategy: Annotated[
         Literal["group_by_length", "random", "sequential"],

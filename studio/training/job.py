@@ -12,6 +12,7 @@ from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
+from studio.recipe.optimizers import OptimizerName
 from studio.recipe.precision import PRECISIONS, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
 from studio.training import model_card
@@ -51,6 +52,7 @@ class TrainingJob:
     """None in a full fine-tune."""
     lr_ratio: float
     """How many times the learning rate an adapter's second matrices use."""
+    optim: OptimizerName
     template: chat_templates.ChatTemplate | None
     """None if there is only text."""
     train: Examples
@@ -102,6 +104,7 @@ class TrainingJob:
             adapter=loader.adapter_config(adapter, model),
             variant=adapter.lora_variant,
             lr_ratio=adapter.lr_ratio if isinstance(adapter, Lora) else 1.0,
+            optim=recipe.optimisation.optim,
             template=template,
             train=train,
             validation=validation,

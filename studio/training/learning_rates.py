@@ -8,10 +8,10 @@ from torch.optim import Optimizer
 _OUTER = ".lora_B."
 
 
-def separate(optimizer: Optimizer, ids: AbstractSet[int], rate: float) -> bool:
-    """Move the weights with these ids into groups of their own, which differ only in the rate.
+def separate(optimizer: Optimizer, ids: AbstractSet[int], **changes: object) -> bool:
+    """Move the weights with these ids into groups of their own, which differ in some values.
 
-    Return whether there are any.
+    `lr` is the learning rate. Return whether there are any such weights.
     """
     is_found = False
     for group in list(optimizer.param_groups):
@@ -19,7 +19,7 @@ def separate(optimizer: Optimizer, ids: AbstractSet[int], rate: float) -> bool:
         if chosen:
             is_found = True
             group["params"] = [weight for weight in group["params"] if id(weight) not in ids]
-            optimizer.add_param_group({**group, "params": chosen, "lr": rate})
+            optimizer.add_param_group({**group, "params": chosen, **changes})
     return is_found
 
 

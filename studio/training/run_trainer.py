@@ -15,6 +15,8 @@ from trl import SFTConfig
 from studio.metrics import MetricSpec
 from studio.recipe.base import Recipe
 from studio.recipe.fields import own_fields
+from studio.recipe.optimizers import OPTIMIZERS
+from studio.recipe.sections import Optimisation
 from studio.training import learning_rates
 from studio.training.accumulators import LossAccumulator
 from studio.training.checkpoints.resume import ResumableTrainerMixin
@@ -24,7 +26,7 @@ from studio.training.memory.dry_run import BatchShape
 from studio.training.models import loader, lora_variants
 from studio.training.monitoring import early_stopping
 from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
-from studio.training.precision import fsdp, optimizers
+from studio.training.precision import fsdp, muon, optimizers
 from studio.training.precision.verification import PrecisionTrainerMixin
 
 
@@ -33,7 +35,7 @@ def build_arguments(recipe: Recipe, job: TrainingJob, objective: MetricSpec) -> 
     optimisation = recipe.optimisation
     args = SFTConfig(
         output_dir=str(job.run_dir.checkpoints),
-        **optimisation.model_dump(exclude_none=True, exclude=own_fields(type(optimisation))),
+        **_optimisation_arguments(optimisation),
         **recipe.evaluation.model_dump(exclude_none=True),
         **job.mode.trainer_flags,
         **early_stopping.best_model_arguments(recipe, objective),
@@ -48,6 +50,12 @@ def build_arguments(recipe: Recipe, job: TrainingJob, objective: MetricSpec) -> 
     )
     fsdp.set_mixed_precision(job.mode, args)
     return args
+
+
+def _optimisation_arguments(optimisation: Optimisation) -> dict[str, Any]:
+    """Return the settings that upstream has, with a name of an optimizer that it knows."""
+    values = optimisation.model_dump(exclude_none=True, exclude=own_fields(type(optimisation)))
+    return values | {"optim": OPTIMIZERS[optimisation.optim].upstream or optimisation.optim}
 
 
 class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMixin):
@@ -74,7 +82,7 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
                 processing_class=job.tokenizer,
                 data_collator=self.collator_type(job.tokenizer.pad_token_id),
                 callbacks=callbacks,
-                optimizer_cls_and_kwargs=optimizers.choose_optimizer(job.mode, args),
+                optimizer_cls_and_kwargs=optimizers.choose_optimizer(job.mode, args, job.optim),
             )
         # Upstream counts answer tokens only for models that accept the count as an argument.
         self.model_accepts_loss_kwargs = True
@@ -85,12 +93,19 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         self.accumulators = (self._losses,)
 
     def create_optimizer(self, *args: object) -> Optimizer:
-        """Put the second matrices of a LoRA+ adapter into groups with their own learning rate."""
+        """Put weights that are updated in another way into groups of their own.
+
+        These are the second matrices of a LoRA+ adapter, and the matrices that Muon updates.
+        """
         is_new = self.optimizer is None
         optimizer: Optimizer = super().create_optimizer(*args)
         if is_new and self.lr_ratio != 1:
             rate = self.lr_ratio * self.args.learning_rate
-            learning_rates.separate(optimizer, learning_rates.outer_adapter_ids(self.model), rate)
+            ids = learning_rates.outer_adapter_ids(self.model)
+            learning_rates.separate(optimizer, ids, lr=rate)
+        if is_new and isinstance(optimizer, muon.MuonAdamW):
+            ids = muon.matrix_ids(self.model)
+            learning_rates.separate(optimizer, ids, is_matrix=True)
         return optimizer
 
     def new_accumulator(self) -> LossAccumulator:

@@ -64,7 +64,7 @@ class TextTrainer(NextTokenTrainer):
         optimizer: Optimizer = super().create_optimizer(*args)
         if is_new and self.embedding_rate is not None:
             ids = _embedding_ids(self.model)
-            if not learning_rates.separate(optimizer, ids, self.embedding_rate):
+            if not learning_rates.separate(optimizer, ids, lr=self.embedding_rate):
                 raise _NO_EMBEDDINGS
         return optimizer
 

@@ -26,6 +26,7 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
 from studio.methods import AnyRecipe, count_sequences
+from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.sections import Lora
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
@@ -323,10 +324,9 @@ def _scratch_bytes(recipe: AnyRecipe) -> int:
     """Return the temporary bytes per value that an optimizer needs."""
     if PRECISIONS[recipe.precision].rounding is not None:
         return _ROUNDING_SCRATCH
-    return _SCRATCH[recipe.optimisation.optim]
+    return OPTIMIZERS[recipe.optimisation.optim].scratch
 
 
-_SCRATCH = {"adamw_torch_fused": 0, "adamw_torch": 8, "adafactor": 12, "sgd": 0, "lion_32bit": 4}
 _ROUNDING_SCRATCH = 24
 """The studio's own AdamW uses float32: gradient, averages, weight and change, one weight at a
 time."""

@@ -93,6 +93,7 @@ def _problems(case: _Case) -> Iterator[str]:
 
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes, smallest first; common precisions before others."""
+    yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
     if isinstance(recipe.adapter, Lora):
         if recipe.adapter.extra_modules == "output":
             yield "Train the embeddings, too.", {"adapter": {"extra_modules": "embeddings"}}
@@ -104,7 +105,6 @@ def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]
         for dtype in ("native", "bfloat16", "float32"):
             yield f"Keep the frozen model in {dtype}.", _base_dtype_change(dtype)
     else:
-        yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
         yield "Train the embeddings, too.", {"adapter": {"also_trained": "embeddings"}}
         everything = {"trained_layers": None, "also_trained": "none"}
         yield "Train every weight.", {"adapter": everything}

@@ -4,21 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
+from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, DType, Precision
 from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
+from studio.weights.adapter_targets import AdapterTargets
 from studio.weights.model_facts import ModelFacts
 from studio.weights.rounding_error import CastRounding
 
 DTYPE_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-OPTIMIZER_STATES = {
-    "adamw_torch_fused": 2,
-    "adamw_torch": 2,
-    "adafactor": 0,
-    "sgd": 0,
-    "lion_32bit": 1,
-}
-"""Values an optimizer keeps for each weight. Adafactor's are too few to count."""
 
 _ADAM_STATES = 2
 
@@ -176,9 +169,7 @@ def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
             weights=_base_bytes(recipe, facts),
             adapter=parameters * DTYPE_BYTES["float32"],
             gradients=parameters * DTYPE_BYTES["float32"],
-            optimizer=parameters
-            * DTYPE_BYTES["float32"]
-            * OPTIMIZER_STATES[recipe.optimisation.optim],
+            optimizer=_optimizer_values(recipe, facts) * DTYPE_BYTES["float32"],
             copies=_autocast_copies(recipe, facts),
             compensation=0,
         )
@@ -186,7 +177,7 @@ def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
         weights=facts.parameters * DTYPE_BYTES[mode.weights],
         adapter=0,
         gradients=parameters * DTYPE_BYTES[mode.gradients],
-        optimizer=parameters * DTYPE_BYTES[mode.optimizer_states] * _optimizer_states(recipe),
+        optimizer=_optimizer_values(recipe, facts) * DTYPE_BYTES[mode.optimizer_states],
         copies=_autocast_copies(recipe, facts),
         compensation=parameters * _compensation_bytes(mode),
     )
@@ -203,10 +194,20 @@ def _base_bytes(recipe: AnyRecipe, facts: ModelFacts) -> int:
     return round(narrow) + (facts.parameters - facts.linear_parameters) * width
 
 
-def _optimizer_states(recipe: AnyRecipe) -> int:
-    """Return the optimizer's values per weight; a mode may have its own AdamW."""
-    has_own = PRECISIONS[recipe.precision].rounding is not None
-    return _ADAM_STATES if has_own else OPTIMIZER_STATES[recipe.optimisation.optim]
+def _optimizer_values(recipe: AnyRecipe, facts: ModelFacts) -> int:
+    """Return how many values the optimizer keeps; a mode may have its own AdamW."""
+    parameters = _trained_parameters(recipe, facts)
+    if PRECISIONS[recipe.precision].rounding is not None:
+        return parameters * _ADAM_STATES
+    row = OPTIMIZERS[recipe.optimisation.optim]
+    matrices = _trained_matrices(recipe, facts) if row.is_for_matrices else 0
+    return parameters * row.states - matrices
+
+
+def _trained_matrices(recipe: AnyRecipe, facts: ModelFacts) -> int:
+    """Return the number of trained parameters in the matrices of the layers."""
+    layers = AdapterTargets(last_layers=recipe.adapter.trained.last_layers)
+    return sum(layer.outputs * layer.inputs for layer in layers.select(facts.linear_layers))
 
 
 def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:

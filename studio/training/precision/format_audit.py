@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.pytorch_utils import Conv1D
 
 from studio.recipe.base import Recipe
+from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.sections import Lora
 from studio.training.models import loader, quantised_weights
@@ -28,9 +29,6 @@ from studio.training.precision import float8, matmul_precision
 NONE = "none"
 _AND = " and "
 _PROBE_TOKENS = 8
-_OPTIMIZER_TITLES = {"adafactor": "Adafactor", "sgd": "SGD", "lion_32bit": "Lion"}
-"""Display names of optimizers other than AdamW."""
-
 _MATRIX_DIMS = 2
 _LORA_PREFIX = "lora_"
 _ATTENTION_PREFIX = "_scaled_dot_product_"
@@ -76,7 +74,7 @@ def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfi
     weights = formats.main
     mode = PRECISIONS[recipe.precision]
     lora = isinstance(recipe.adapter, Lora)
-    optim = recipe.optimisation.optim
+    optim = OPTIMIZERS[recipe.optimisation.optim]
     trained = "float32" if lora else mode.gradients
     row = recipe.adapter.quantised
     is_read_in_int8 = row is not None and row.is_read_in_int8 and torch.cuda.is_available()
@@ -90,8 +88,8 @@ def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfi
         matmul="int8" if is_read_in_int8 else mode.matmul,
         autocast=mode.autocast or NONE,
         scaler=mode.scaler,
-        optimizer=_OPTIMIZER_TITLES.get(optim, mode.optimizer),
-        optimizer_states=NONE if optim == "sgd" else mode.optimizer_states,
+        optimizer=mode.optimizer if optim.is_adamw else optim.title,
+        optimizer_states=NONE if optim.name == "sgd" else mode.optimizer_states,
         master=mode.master or NONE,
         attention=loader.attention_implementation(config),
     )
@@ -236,16 +234,17 @@ def _stepped_copy(
     optimizer: Any,  # noqa: ANN401 -- accelerate's wrapper is untyped
     without: AbstractSet[Tensor],
 ) -> torch.optim.Optimizer:
-    """Return a copy of the optimizer after one step with a small weight of each format."""
+    """Return a copy of the optimizer after one step with small weights of a group's formats."""
     optimizer_copy: torch.optim.Optimizer = copy.copy(getattr(optimizer, "optimizer", optimizer))
-    groups = optimizer_copy.param_groups
-    params = (p for group in groups for p in group["params"] if p not in without)
-    formats = {(p.dtype, p.device) for p in params}
-    weights = [torch.zeros(2, 2, dtype=dtype, device=device) for dtype, device in formats]
-    for weight in weights:
-        weight.requires_grad_().grad = torch.zeros_like(weight)
+    groups = []
+    for group in optimizer_copy.param_groups:
+        formats = {(p.dtype, p.device) for p in group["params"] if p not in without}
+        weights = [torch.zeros(2, 2, dtype=dtype, device=device) for dtype, device in formats]
+        for weight in weights:
+            weight.requires_grad_().grad = torch.zeros_like(weight)
+        groups.append({**group, "params": weights})
     optimizer_copy.state = defaultdict(dict)
-    optimizer_copy.param_groups = [{**groups[0], "params": weights}]
+    optimizer_copy.param_groups = groups
     optimizer_copy.step()
     return optimizer_copy
 

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from transformers import TrainingArguments
 
+from studio.recipe.optimizers import OptimizerName
 from studio.recipe.precision import Precision
+from studio.training.precision.muon import MuonAdamW
 
 _DISCARDED_BITS = 16
 """Bits that float32 has more than bfloat16; the upper halves are the same."""
@@ -32,18 +34,19 @@ _TITLES = {
     "kahan": "AdamW, Kahan",
 }
 
-_LION = "lion_32bit"
-"""Upstream's name; its own Lion needs bitsandbytes, and a GPU."""
-
 OptimizerChoice = tuple[type[torch.optim.Optimizer], dict[str, Any]]
 
 
-def choose_optimizer(mode: Precision, args: TrainingArguments) -> OptimizerChoice | None:
+def choose_optimizer(
+    mode: Precision, args: TrainingArguments, name: OptimizerName
+) -> OptimizerChoice | None:
     """Return the optimizer that a mode or recipe requires, or None if upstream has it."""
-    if mode.rounding is None:
-        return (Lion, {"lr": args.learning_rate}) if args.optim == _LION else None
     betas = (args.adam_beta1, args.adam_beta2)
     adam = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
+    if mode.rounding is None:
+        # Upstream's own Lion needs bitsandbytes, and a GPU.
+        ours = {"lion_32bit": (Lion, {"lr": args.learning_rate}), "muon": (MuonAdamW, adam)}
+        return ours.get(name)
     if mode.master is not None:
         return MasterAdamW, adam
     return RoundedAdamW, {**adam, "rounding": mode.rounding, "seed": args.seed}

@@ -42,6 +42,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "kahan": {"precision": "bf16_kahan"},
     "lora": LORA,
     "lion": {"precision": "bf16", "optimisation__optim": "lion_32bit"},
+    "muon": {"precision": "bf16", "optimisation__optim": "muon"},
+    "muon in float32": {"precision": "fp32", "optimisation__optim": "muon"},
+    "muon on the last layer": {
+        "precision": "fp32",
+        "optimisation__optim": "muon",
+        "adapter__trained_layers": 1,
+    },
     "dora": LORA | {"adapter__variant": "dora"},
     "dora in float32": LORA | {"adapter__variant": "dora", "precision": "fp32"},
     "attention": LORA | {"adapter__target_modules": "attention"},

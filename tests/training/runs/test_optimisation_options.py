@@ -28,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lora+": PLUS,
     "neftune": {"optimisation__neftune_noise_alpha": 5.0},
     "lion": {"optimisation__optim": "lion_32bit", "optimisation__learning_rate": 3e-3},
+    "muon": {"optimisation__optim": "muon", "optimisation__weight_decay": 0.01},
     "dft": {"optimisation__loss_type": "dft"},
 }
 
