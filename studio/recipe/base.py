@@ -103,8 +103,7 @@ def find_conflict(recipe: Recipe) -> Conflict | None:
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     yield from recipe.own_conflicts()
     yield from _adapter_conflicts(recipe.adapter)
-    if OPTIMIZERS[recipe.optimisation.optim].is_for_matrices:
-        yield from _without_matrices(recipe.adapter)
+    yield from _optimisation_conflicts(recipe.optimisation, recipe.adapter)
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
@@ -154,15 +153,23 @@ def _adapter_conflicts(adapter: sections.Lora | sections.FullFineTune) -> Iterat
         )
 
 
-def _without_matrices(adapter: sections.Lora | sections.FullFineTune) -> Iterator[Conflict]:
-    """Yield why nothing would be trained by an optimizer for the matrices of the layers."""
-    if adapter.kind == "full" and adapter.trained.last_layers != 0:
-        return
-    yield Conflict(
-        message="Muon updates the matrices of the model's layers, and none of them is trained.",
-        hint="Use AdamW, or train layers in a full fine-tune.",
-        param="optimisation.optim",
-    )
+def _optimisation_conflicts(
+    optimisation: sections.Optimisation, adapter: sections.Lora | sections.FullFineTune
+) -> Iterator[Conflict]:
+    """Yield settings for weights that are not trained."""
+    part = adapter.trained
+    if optimisation.embedding_learning_rate is not None and not part.has_embeddings:
+        yield Conflict(
+            message="The embeddings are not trained, so they have no learning rate.",
+            hint="Train the embeddings, too, or leave their learning rate empty.",
+            param="optimisation.embedding_learning_rate",
+        )
+    if OPTIMIZERS[optimisation.optim].is_for_matrices and part.last_layers == 0:
+        yield Conflict(
+            message="Muon updates the matrices of the model's layers, and none of them is trained.",
+            hint="Use AdamW, or train layers in a full fine-tune.",
+            param="optimisation.optim",
+        )
 
 
 def unusable_values(recipe: Recipe) -> Iterator[Conflict]:

@@ -127,6 +127,20 @@ class Optimisation(Section):
     learning_rate: LearningRate = 2e-4
     """Step size. Halve it if the loss jumps around; double it if the loss barely moves."""
 
+    embedding_learning_rate: Annotated[
+        float | None,
+        Gt(0),
+        Le(1),
+        FieldSpec(
+            "Embedding learning rate",
+            advanced=True,
+            is_studio_own=True,
+            usable_range=(1e-12, 1),
+        ),
+    ] = None
+    """Step size of the token embeddings and the output layer, if both are trained. Usually 2 to 10
+    times smaller than the learning rate. Leave empty to use the learning rate."""
+
     num_train_epochs: Epochs = 3.0
     """Number of passes over the training data."""
 

@@ -12,9 +12,8 @@ from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
-from studio.recipe.optimizers import OptimizerName
 from studio.recipe.precision import PRECISIONS, Precision, Quantised
-from studio.recipe.sections import FullFineTune, Lora
+from studio.recipe.sections import FullFineTune, Lora, Optimisation
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
@@ -52,7 +51,7 @@ class TrainingJob:
     """None in a full fine-tune."""
     lr_ratio: float
     """How many times the learning rate an adapter's second matrices use."""
-    optim: OptimizerName
+    optimisation: Optimisation
     template: chat_templates.ChatTemplate | None
     """None if there is only text."""
     train: Examples
@@ -104,7 +103,7 @@ class TrainingJob:
             adapter=loader.adapter_config(adapter, model),
             variant=adapter.lora_variant,
             lr_ratio=adapter.lr_ratio if isinstance(adapter, Lora) else 1.0,
-            optim=recipe.optimisation.optim,
+            optimisation=recipe.optimisation,
             template=template,
             train=train,
             validation=validation,

@@ -4,6 +4,7 @@ from collections.abc import Set as AbstractSet
 
 from torch import nn
 from torch.optim import Optimizer
+from transformers import PreTrainedModel
 
 _OUTER = ".lora_B."
 
@@ -21,6 +22,12 @@ def separate(optimizer: Optimizer, ids: AbstractSet[int], **changes: object) -> 
             group["params"] = [weight for weight in group["params"] if id(weight) not in ids]
             optimizer.add_param_group({**group, "params": chosen, **changes})
     return is_found
+
+
+def embedding_ids(model: PreTrainedModel) -> set[int]:
+    """Return the ids of the input and output embeddings' weights; they may be the same tensor."""
+    layers = (model.get_input_embeddings(), model.get_output_embeddings())
+    return {id(weight) for layer in layers if layer is not None for weight in layer.parameters()}
 
 
 def outer_adapter_ids(model: nn.Module) -> set[int]:

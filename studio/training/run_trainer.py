@@ -12,6 +12,7 @@ from transformers import TrainerCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 from trl import SFTConfig
 
+from studio.errors import TrainingError
 from studio.metrics import MetricSpec
 from studio.recipe.base import Recipe
 from studio.recipe.fields import own_fields
@@ -28,6 +29,12 @@ from studio.training.monitoring import early_stopping
 from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
 from studio.training.precision import fsdp, muon, optimizers
 from studio.training.precision.verification import PrecisionTrainerMixin
+
+_NO_EMBEDDINGS = TrainingError(
+    "conflict",
+    "The embeddings of this model cannot have their own learning rate here.",
+    hint="Leave the embedding learning rate empty.",
+)
 
 
 def build_arguments(recipe: Recipe, job: TrainingJob, objective: MetricSpec) -> SFTConfig:
@@ -71,6 +78,7 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
         self.changes_base = job.changes_base
         self.lr_ratio = job.lr_ratio
+        self.embedding_rate = job.optimisation.embedding_learning_rate
         if job.variant is not None and job.changes_base:
             lora_variants.split_base(model, job.variant, job.run_dir.adapter_start)
         with loader.keep_trained_float32(model) if job.adapter else nullcontext():
@@ -82,7 +90,9 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
                 processing_class=job.tokenizer,
                 data_collator=self.collator_type(job.tokenizer.pad_token_id),
                 callbacks=callbacks,
-                optimizer_cls_and_kwargs=optimizers.choose_optimizer(job.mode, args, job.optim),
+                optimizer_cls_and_kwargs=optimizers.choose_optimizer(
+                    job.mode, args, job.optimisation.optim
+                ),
             )
         # Upstream counts answer tokens only for models that accept the count as an argument.
         self.model_accepts_loss_kwargs = True
@@ -95,7 +105,12 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
     def create_optimizer(self, *args: object) -> Optimizer:
         """Put weights that are updated in another way into groups of their own.
 
-        These are the second matrices of a LoRA+ adapter, and the matrices that Muon updates.
+        These are embeddings with their own learning rate, the second matrices of a LoRA+ adapter,
+        and the matrices that Muon updates.
+
+        Raises:
+            TrainingError: the optimizer has no embeddings, as when shards replace them.
+
         """
         is_new = self.optimizer is None
         optimizer: Optimizer = super().create_optimizer(*args)
@@ -103,6 +118,10 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
             rate = self.lr_ratio * self.args.learning_rate
             ids = learning_rates.outer_adapter_ids(self.model)
             learning_rates.separate(optimizer, ids, lr=rate)
+        if is_new and self.embedding_rate is not None:
+            ids = learning_rates.embedding_ids(self.model)
+            if not learning_rates.separate(optimizer, ids, lr=self.embedding_rate):
+                raise _NO_EMBEDDINGS
         if is_new and isinstance(optimizer, muon.MuonAdamW):
             ids = muon.matrix_ids(self.model)
             learning_rates.separate(optimizer, ids, is_matrix=True)

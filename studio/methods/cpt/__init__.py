@@ -1,14 +1,10 @@
 """Continued pre-training: the model learns to continue texts like those of a dataset."""
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
-
-from annotated_types import Gt, Le
+from typing import ClassVar, Literal
 
 from studio.methods.base import Method, full_preset, lora_preset
 from studio.metrics import EVAL_LOSS, NEXT_TOKEN, MethodMetrics, MetricSpec
-from studio.recipe.base import Conflict, Recipe
-from studio.recipe.fields import FieldSpec
+from studio.recipe.base import Recipe
 from studio.recipe.sections import Data, Epochs, LearningRate, MaxLength, Optimisation, Packing
 
 PERPLEXITY = MetricSpec(
@@ -31,20 +27,6 @@ class TextOptimisation(Optimisation):
     num_train_epochs: Epochs = 1.0
     """Number of passes over the texts. More than a few make the model repeat them word by word."""
 
-    embedding_learning_rate: Annotated[
-        float | None,
-        Gt(0),
-        Le(1),
-        FieldSpec(
-            "Embedding learning rate",
-            advanced=True,
-            is_studio_own=True,
-            usable_range=(1e-12, 1),
-        ),
-    ] = None
-    """Step size of the token embeddings in a full fine-tune. Usually 2 to 10 times smaller than
-    the learning rate. Leave empty to use the learning rate."""
-
 
 class TextData(Data):
     """Every token of a text is trained on."""
@@ -66,15 +48,6 @@ class CPTRecipe(Recipe):
     method: Literal["cpt"] = "cpt"
     optimisation: TextOptimisation = TextOptimisation()
     data: TextData = TextData()
-
-    def own_conflicts(self) -> Iterator[Conflict]:
-        """Yield settings that only make sense in a full fine-tune."""
-        if self.optimisation.embedding_learning_rate is not None and self.adapter.kind != "full":
-            yield Conflict(
-                message="An adapter does not train the embeddings, so they have no learning rate.",
-                hint="Choose a full fine-tune, or leave the embedding learning rate empty.",
-                param="optimisation.embedding_learning_rate",
-            )
 
 
 METHOD = Method(

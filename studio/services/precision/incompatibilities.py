@@ -93,6 +93,8 @@ def _problems(case: _Case) -> Iterator[str]:
 
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes, smallest first; common precisions before others."""
+    rate = {"optimisation": {"embedding_learning_rate": None}}
+    yield "Leave the embedding learning rate empty.", rate
     yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
     if isinstance(recipe.adapter, Lora):
         if recipe.adapter.extra_modules == "output":

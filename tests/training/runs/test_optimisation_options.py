@@ -91,6 +91,28 @@ def test_lora_plus_multiplies_the_rate_of_second_matrices_only(model: Path, tmp_
     )
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_embeddings_use_their_own_rate_next_to_an_adapter_too(
+    kind: str, tmp_path: Path, *, tied: bool
+) -> None:
+    config = tiny.llama()
+    config.tie_word_embeddings = tied
+    base = tiny.write_model(tmp_path / "base", config)
+    extra = {"adapter__extra_modules": "embeddings"} if kind == "lora" else {}
+    changes = {"adapter__kind": kind, "optimisation__embedding_learning_rate": 1e-3}
+    trainer = make_trainer(tiny.write_run(tmp_path / "run", base, **changes, **extra))
+    optimizer = trainer.create_optimizer()
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+
+    trained = {name: p for name, p in trainer.model.named_parameters() if p.requires_grad}
+    found = {name: rates[id(p)] for name, p in trained.items()}
+    slow = {name for name, rate in found.items() if rate == 1e-3}
+    assert len(slow) == (1 if tied else 2)
+    assert all("embed_tokens" in name or "lm_head" in name for name in slow)
+    assert {rate for name, rate in found.items() if name not in slow} == {0.01}
+
+
 def test_dft_gradient_is_that_of_its_definition(model: Path, tmp_path: Path) -> None:
     """Each token's cross-entropy is weighted by its probability, which has no gradient."""
     run = tiny.write_run(tmp_path / "run", model, optimisation__loss_type="dft")
