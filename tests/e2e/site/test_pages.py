@@ -18,13 +18,15 @@ from studio.services.studies import studies
 from tests.support.factories import make_finished_run, make_running
 from tests.support.live_studio import Studio, stop_everything
 from tests.support.pages import FAILED, MAIN_PAGES, PAGES, furnish
+from tests.support.touch_targets import small_targets
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 Scheme = Literal["light", "dark"]
 LANGUAGES = {"en-GB": "en", "zh-CN": "zh-Hans"}
-WIDTHS = (320, 390, 768, 1280, 1920)
+PHONE = 390
+WIDTHS = (320, PHONE, 768, 1280, 1920)
 """The narrowest is a window of 1280 pixels at 400 % zoom (WCAG 1.4.10)."""
 UNASKED = ("target-size", "label-content-name-mismatch")
 """What axe leaves out unless asked: targets of 24 pixels, and names that hold what is read."""
@@ -122,7 +124,10 @@ def themed(browser: Browser, furnished_studio: Studio) -> Iterator[Page]:
     "path", [pytest.param(path, marks=[pytest.mark.smoke] * (path in MAIN_PAGES)) for path in PAGES]
 )
 def test_every_page_is_accessible_responsive_and_error_free(plain: Page, path: str) -> None:
-    """It reads well in both themes, obeys its own policy, complains of nothing, fits any width."""
+    """It reads well in both themes, obeys its own policy, complains of nothing, and fits.
+
+    It fits any width, and fingers.
+    """
     complaints: list[str] = []
     hosts: set[str] = set()
     plain.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
@@ -136,6 +141,8 @@ def test_every_page_is_accessible_responsive_and_error_free(plain: Page, path: s
     assert [width for width in WIDTHS if scrolls(plain, width)] == []
     assert [said for said in complaints if "404" not in said] == []
     assert len(hosts) == 1
+    plain.set_viewport_size({"width": PHONE, "height": 844})
+    assert small_targets(plain) == []
 
 
 def test_overlays_are_accessible(plain: Page) -> None:
