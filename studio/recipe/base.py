@@ -17,6 +17,9 @@ from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
 
 VERSION: Literal[1] = 1
 
+Outputs = Literal["text", "score"]
+"""What a model gives: text that it writes, or a number for a text that it reads."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
@@ -36,6 +39,8 @@ class Recipe(Section):
 
     reads_bad_answers: ClassVar[bool] = False
     """Whether answers that are rated bad are read, too."""
+    outputs: ClassVar[Outputs] = "text"
+    """What a model of this method gives for a prompt. Only text can be sampled or chatted with."""
     has_expected_answers: ClassVar[bool] = True
     """Whether sample answers can be right or wrong: whether they should equal those of the data."""
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from studio.protocols.events import Sampled
 from studio.training.job import TrainingJob
-from studio.training.models import lora_variants
+from studio.training.models import heads, lora_variants
 
 LAST_GOOD = "last-good"
 """Where a failed run keeps the weights from before its loss became NaN."""
@@ -46,8 +46,12 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
             else nullcontext() as state
         ):
             model.save_pretrained(folder, state_dict=state, save_embedding_layers=False)
+        if heads.is_attached(model.config):
+            # The base model's own config knows nothing of the head.
+            model.config.save_pretrained(folder)
     else:
-        model.generation_config.eos_token_id = job.stop_tokens
+        if not heads.is_attached(model.config):
+            model.generation_config.eos_token_id = job.stop_tokens
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
 

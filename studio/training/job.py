@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peft import LoraConfig
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from studio import hardware
 from studio.errors import TrainingError
@@ -19,7 +19,7 @@ from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
 from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.memory.process_memory import MemoryProbe
-from studio.training.models import loader, tokenizers, trained_weights, weight_formats
+from studio.training.models import heads, loader, tokenizers, trained_weights, weight_formats
 from studio.training.precision import float8, format_audit
 
 LoadModel = Callable[..., PreTrainedModel]
@@ -29,6 +29,8 @@ Tokenise = Callable[
     Examples,
 ]
 """Same signature as `tokenisation.tokenise`: a method may read rows in its own way."""
+ChooseHead = Callable[[Sequence[TrainingRow]], heads.Head]
+"""Takes the training rows, and returns what the model ends in instead of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,29 +68,28 @@ class TrainingJob:
         enter: Callable[[str], None],
         load: LoadModel = loader.load_model,
         tokenise: Tokenise = tokenisation.tokenise,
+        choose_head: ChooseHead | None = None,
     ) -> "TrainingJob":
-        """Load and tokenise what the recipe names; `enter` is called with each phase."""
+        """Load and tokenise what the recipe names; `enter` is called with each phase.
+
+        A base model that writes text gets the head that `choose_head` returns.
+        """
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-        if conflict := find_conflict(recipe):
-            raise TrainingError("conflict", conflict.message, hint=conflict.hint)
-        adapter, quantised = recipe.adapter, recipe.adapter.quantised
-        if quantised is not None:
-            _require_support(quantised)
+        _refuse_conflicts(recipe)
+        adapter = recipe.adapter
         mode = PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
-        config = loader.load_config(spec.model, spec.code)
+        rows = _load_rows(recipe, spec)
+        config = _load_config(spec, choose_head and choose_head(rows[0]), tokenizer)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
         memory_probe = MemoryProbe()
-        model = load(spec.model, config, formats.main, quantised, spec.code, formats.own)
+        model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
+        heads.initialise(model, recipe.optimisation.seed)
         _prepare_weights(model, mode, adapter)
         enter("tokenising")
-        rows = _load_rows(recipe, spec)
-        template = None
-        if _has_conversations(rows):
-            chat_templates.set_chat_template(tokenizer, recipe.data.chat_template)
-            template = chat_templates.ChatTemplate(tokenizer)
+        template = _make_template(rows, recipe, tokenizer)
         train, validation = _tokenise_parts(rows, recipe, spec, template, tokenizer, tokenise)
         return cls(
             run_dir=run,
@@ -139,6 +140,33 @@ def _prepare_weights(model: PreTrainedModel, mode: Precision, adapter: Lora | Fu
         float8.convert_linear_layers(model, mode)
     if isinstance(adapter, FullFineTune):
         trained_weights.freeze_rest(model, adapter.trained)
+
+
+def _refuse_conflicts(recipe: Recipe) -> None:
+    if conflict := find_conflict(recipe):
+        raise TrainingError("conflict", conflict.message, hint=conflict.hint)
+    if recipe.adapter.quantised is not None:
+        _require_support(recipe.adapter.quantised)
+
+
+def _load_config(
+    spec: JobSpec, head: heads.Head | None, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedConfig:
+    """Read the base model's config, and give it the head."""
+    config = loader.load_config(spec.model, spec.code)
+    if head is not None:
+        heads.attach(config, head, tokenizer.pad_token_id)
+    return config
+
+
+def _make_template(
+    rows: TrainValidationRows, recipe: Recipe, tokenizer: PreTrainedTokenizerBase
+) -> chat_templates.ChatTemplate | None:
+    """Return the chat template of the recipe; None if there is only text."""
+    if not _has_conversations(rows):
+        return None
+    chat_templates.set_chat_template(tokenizer, recipe.data.chat_template)
+    return chat_templates.ChatTemplate(tokenizer)
 
 
 def _require_support(row: Quantised) -> None:

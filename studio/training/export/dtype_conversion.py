@@ -14,9 +14,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.core_model_loading import build_glob_alternation
 
+from studio.training.models import heads
 from studio.weights import safetensors_headers
 from studio.weights.safetensors_headers import TensorInfo
 
@@ -183,7 +184,7 @@ def float32_filter(config: PreTrainedConfig, to: torch.dtype) -> KeepFloat32:
     If written in 16 bits they would be widened on loading, but without the precision they lost.
     """
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=to)
+        model = heads.auto_class(config).from_config(config, dtype=to)
     float32_names = {
         name
         for name, parameter in model.named_parameters()

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.protocols.events import Event, PhaseChanged
 from studio.protocols.run_dir import ExportDir, JobSpec, RunDir
@@ -142,7 +142,7 @@ class Exporter:
             else []
         )
         _write_config(folder, partial, self.spec.dtype)
-        keep = dtype_conversion.float32_filter(loader.load_config(str(folder)), self._dtype)
+        keep = dtype_conversion.float32_filter(self._load_config(folder), self._dtype)
         files = safetensors_headers.weight_files(folder)
         return dtype_conversion.convert_files(
             files, ShardLayout(partial), self._dtype, keep, done, trained
@@ -165,16 +165,30 @@ class Exporter:
         print(f"loss {measured.loss:.6g} over {measured.tokens} tokens", flush=True)  # noqa: T201 -- the export's own log
         return measured
 
-    def _load(self, source: Path | str, dtype: DType) -> PreTrainedModel:
+    def _load(self, source: Path, dtype: DType) -> PreTrainedModel:
         gc.collect()  # free the previous model
-        config = loader.load_config(str(source))
+        config = self._load_config(source)
         return loader.load_model(str(source), config, dtype).to(_default_device())
+
+    def _load_config(self, folder: Path) -> PreTrainedConfig:
+        if self._has_head:
+            return adapter_base.load_head_config(folder)
+        return loader.load_config(str(folder))
+
+    @property
+    def _has_head(self) -> bool:
+        return self.source.recipe.outputs != "text"
+
+    @property
+    def _saved_head(self) -> Path | None:
+        """The folder whose config describes the head, if the model has one."""
+        return self.source.run.artifacts if self._has_head else None
 
     def _load_base(self) -> PreTrainedModel:
         gc.collect()  # free the previous model
         recipe, job = self.source.recipe, self.source.job
         mode = PRECISIONS[recipe.precision]
-        model = adapter_base.load(job.model, job.code, mode, recipe.adapter)
+        model = adapter_base.load(job.model, job.code, mode, recipe.adapter, saved=self._saved_head)
         # Upstream has already placed a quantised model on its device and cannot move it.
         return model if self._is_quantised else model.to(_default_device())
 
@@ -191,19 +205,22 @@ class Exporter:
         """Merge base and adapter into one model in float32; rounding happens later."""
         is_original = self.spec.kind == "merged_original"
         if self._is_quantised:
-            base = adapter_base.dequantise(model.unload(), self.source.job)
+            plain = adapter_base.load_original(self.source.job, self._saved_head)
+            base = adapter_base.dequantise(model.unload(), plain)
             model = PeftModel.from_pretrained(base, self.source.run.artifacts)
         self._write_merged(model, self._trained_folder if is_original else self.folder.merged)
         if is_original:
             del model
             gc.collect()
-            saved = adapter_base.load_original(self.source.job).to(_default_device())
+            saved = adapter_base.load_original(self.source.job, self._saved_head)
+            saved = saved.to(_default_device())
             model = PeftModel.from_pretrained(saved, self.source.run.artifacts)
             self._write_merged(model, self.folder.merged)
 
     def _write_merged(self, model: PeftModel, folder: Path) -> None:
         merged = model.merge_and_unload()
-        merged.generation_config.eos_token_id = _stop_tokens(self.source.tokenizer)
+        if not self._has_head:
+            merged.generation_config.eos_token_id = _stop_tokens(self.source.tokenizer)
         merged.save_pretrained(folder, max_shard_size="2GB")
 
     def _write_adapter(
@@ -215,6 +232,8 @@ class Exporter:
         _write_json(
             partial / ADAPTER_CONFIG, config | {"base_model_name_or_path": self.source.base}
         )
+        if self._has_head:
+            shutil.copyfile(adapter / "config.json", partial / "config.json")
         files = [adapter / f"{ADAPTER}.safetensors"]
         # peft widens adapters on loading, so no tensor needs to stay in float32.
         return dtype_conversion.convert_files(
@@ -239,6 +258,8 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
 def _validation_examples(
     recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
 ) -> Examples | None:
+    if recipe.outputs != "text":
+        return None
     try:
         examples = job.tokenise_validation(recipe, spec, tokenizer)
     except FileNotFoundError:

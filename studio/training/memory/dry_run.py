@@ -20,7 +20,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import (
-    AutoModelForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
     Trainer,
@@ -30,7 +29,7 @@ from trl.kernels import chunked_logprob
 
 from studio.recipe.precision import DType, Precision, Quantised
 from studio.training.data.labels import IGNORE_INDEX
-from studio.training.models import loader, tokenizers
+from studio.training.models import heads, loader, tokenizers
 from studio.training.precision import matmul_precision
 
 _aten = torch.ops.aten
@@ -205,7 +204,7 @@ def make_fake_model(
     own: Mapping[str, DType] = MappingProxyType({}),
 ) -> PreTrainedModel:
     """Build the model that would be loaded, with weights that are never read."""
-    model = AutoModelForCausalLM.from_config(
+    model: PreTrainedModel = heads.auto_class(config).from_config(
         config,
         dtype=getattr(torch, weights),
         attn_implementation=loader.attention_implementation(config),
@@ -216,6 +215,8 @@ def make_fake_model(
         if any(loader.matches_part(weight_name, part) for part in float32_parts):
             weight.data = weight.data.float()
     loader.set_formats(model, own)
+    if heads.is_attached(config):
+        heads.compute_in_float32(model)
     return model
 
 

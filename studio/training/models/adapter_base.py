@@ -4,12 +4,13 @@ What a run rounds or quantises when it loads its base is part of what was traine
 learned to compensate for it. Merged into the base as it was saved, it makes a different model.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from peft.utils.integrations import dequantize_bnb_weight
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from studio import hardware
@@ -21,9 +22,17 @@ from studio.training.models import loader, quantised_weights, weight_formats
 
 
 def load(
-    name: str, code: str, mode: Precision, adapter: Lora | FullFineTune, *, is_wide: bool = True
+    name: str,
+    code: str,
+    mode: Precision,
+    adapter: Lora | FullFineTune,
+    *,
+    is_wide: bool = True,
+    saved: Path | None = None,
 ) -> PreTrainedModel:
     """Load the base as the run did, quantised if it was, and widen everything else to float32.
+
+    If the model got a head, `saved` is the folder of its adapter, whose config describes it.
 
     Raises:
         InvalidError: it was quantised, and this machine does not support that.
@@ -35,7 +44,7 @@ def load(
             f"This adapter was trained on its base in {quantised.title}, which {reason}.",
             hint="Install what is missing, or do this on the machine it was trained on.",
         )
-    config = loader.load_config(name, code)
+    config = loader.load_config(name, code) if saved is None else load_head_config(saved)
     formats = weight_formats.choose_formats(name, config, mode, adapter, code)
     model = loader.load_model(name, config, formats.main, quantised, code, formats.own)
     if is_wide:
@@ -43,15 +52,19 @@ def load(
     return model
 
 
-def load_original(spec: JobSpec) -> PreTrainedModel:
-    """Load the base as it was saved, in float32."""
-    config = loader.load_config(spec.model, spec.code)
+def load_head_config(folder: Path) -> PreTrainedConfig:
+    """Read the config of a model with a head, which is saved next to its weights or adapter."""
+    return loader.load_config(str(folder), kinds=("classifier",))
+
+
+def load_original(spec: JobSpec, saved: Path | None = None) -> PreTrainedModel:
+    """Load the base as it was saved, in float32; with a head if `saved` describes one."""
+    config = loader.load_config(spec.model, spec.code) if saved is None else load_head_config(saved)
     return loader.load_model(spec.model, config, "float32", code=spec.code)
 
 
-def dequantise(model: PreTrainedModel, spec: JobSpec) -> PreTrainedModel:
-    """Return a quantised base as a plain model with the dequantised weights its products use."""
-    plain = load_original(spec)
+def dequantise(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedModel:
+    """Return the plain model, with the dequantised weights that a quantised base computes with."""
     for path, layer in model.named_modules():
         plain_layer = plain.get_submodule(path)
         for name, weight in layer.named_parameters(recurse=False):

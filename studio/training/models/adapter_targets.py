@@ -10,11 +10,10 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from studio.errors import TrainingError
+from studio.training.models import heads
 from studio.weights import family_limits
 from studio.weights.adapter_targets import AdapterTargets, LinearLayer
 
-_HEADS = ("score", "classifier")
-"""Names of the output layers of models that do not write text."""
 _MAX_SUFFIX = 3
 """Parts of a module's name that peft is given at most, before it gets whole names."""
 
@@ -42,7 +41,7 @@ def peft_targets(model: PreTrainedModel | PeftModel, targets: AdapterTargets) ->
 def linear_layers(model: PreTrainedModel | PeftModel) -> list[LinearLayer]:
     """Return the linear layers of a model, except its output layer, in order."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    skipped = family_limits.NO_ADAPTER_LAYERS.get(base.config.model_type, ()) + _HEADS
+    skipped = family_limits.NO_ADAPTER_LAYERS.get(base.config.model_type, ()) + heads.NAMES
     found: list[LinearLayer] = []
     inside = "\0"
     for path, module in base.named_modules():

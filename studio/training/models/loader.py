@@ -11,9 +11,7 @@ import torch
 from peft import LoraConfig, PeftModel
 from torch import nn
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -24,21 +22,24 @@ from studio.recipe.precision import DType, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
 from studio.training.models import (
     adapter_targets,
+    heads,
     quantised_weights,
     tokenizers,
     trained_weights,
 )
 from studio.weights import architectures, family_limits, model_config
-from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
+from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS, ModelKind
 
 
-def load_config(name: str, code: str = "") -> PreTrainedConfig:
-    """Read the config of a folder or a hub model.
+def load_config(
+    name: str, code: str = "", kinds: Sequence[ModelKind] = ("causal",)
+) -> PreTrainedConfig:
+    """Read the config of a folder or a hub model of one of these kinds.
 
     `code` is the hash of the code in its folder that is trusted to run; no other code ever runs.
     """
     _refuse_missing_folder(name)
-    _refuse_unsafe_config(name)
+    _refuse_unsafe_config(name, kinds)
     trusted = tokenizers.is_allowed(name, code)
     config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
     # A config may name code on the hub here, which would be downloaded and run.
@@ -80,7 +81,7 @@ def load_model(
     `own` names weights that are loaded in other formats.
     """
     with _loading_formats(own):
-        model, loading_info = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = heads.auto_class(config).from_pretrained(
             name,
             config=config,
             output_loading_info=True,
@@ -92,8 +93,11 @@ def load_model(
             use_safetensors=True,
             trust_remote_code=tokenizers.is_allowed(name, code),
         )
-    _refuse_missing_weights(sorted(loading_info["missing_keys"]))
+    missing = (key for key in loading_info["missing_keys"] if not heads.is_part(key, config))
+    _refuse_missing_weights(sorted(missing))
     quantised_weights.disable_cpu_packing(model)
+    if heads.is_attached(config):
+        heads.compute_in_float32(model)
     loaded: PreTrainedModel = model
     return loaded
 
@@ -138,11 +142,14 @@ def _loading_formats(own: Mapping[str, DType]) -> Iterator[None]:
 
 
 def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]:
-    """Return the parts that a model family keeps in float32 when the rest is loaded in 16 bits."""
-    family = _model_class(config)
+    """Return the parts that are kept in float32 when the rest is loaded in 16 bits.
+
+    The family decides that, except for a head, which always is.
+    """
+    family = heads.model_class(config)
     # Called on the class: the method reads only two lists, and no model is loaded yet.
     dtype_plan = family._get_dtype_plan(family, getattr(torch, weights))  # noqa: SLF001 -- no public name
-    return tuple(sorted(dtype_plan))
+    return tuple(sorted({*dtype_plan, *heads.part_names(config)}))
 
 
 def matches_part(name: str, part: str) -> bool:
@@ -162,7 +169,8 @@ def adapter_config(
     if isinstance(adapter, FullFineTune):
         return None
     return LoraConfig(
-        task_type="CAUSAL_LM",
+        # For models that give scores, peft also trains the head.
+        task_type="SEQ_CLS" if heads.is_attached(model.config) else "CAUSAL_LM",
         exclude_modules=[*family_limits.NO_ADAPTER_LAYERS.get(model.config.model_type, ())] or None,
         use_dora=adapter.lora_variant.trains_magnitudes,
         **adapter.model_dump(exclude={"kind", "target_modules", *own_fields(Lora)}),
@@ -203,7 +211,7 @@ def _refuse_missing_folder(name: str) -> None:
         )
 
 
-def _refuse_unsafe_config(name: str) -> None:
+def _refuse_unsafe_config(name: str, kinds: Sequence[ModelKind]) -> None:
     """Check a config before building the model: an absurdly large one would never finish."""
     values, _rest = PreTrainedConfig.get_config_dict(name)
     try:
@@ -211,7 +219,7 @@ def _refuse_unsafe_config(name: str) -> None:
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
     kind = architectures.kind_of(values)
-    if kind is not None and kind != "causal":
+    if kind is not None and kind not in kinds:
         raise TrainingError(
             "unsupported_architecture", KIND_DESCRIPTIONS[kind], hint=CAUSAL_MODEL_HINT
         )
@@ -219,17 +227,4 @@ def _refuse_unsafe_config(name: str) -> None:
 
 def attention_implementation(config: PreTrainedConfig) -> str:
     """Return SDPA, the fastest attention every machine supports, or eager if a family lacks it."""
-    return "sdpa" if _model_class(config)._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word
-
-
-def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    try:
-        family: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    except KeyError as error:
-        raise TrainingError(
-            "unsupported_architecture",
-            f"{config.model_type} models do not generate text, or not in a way that can be "
-            "trained.",
-            hint="Choose a causal language model.",
-        ) from error
-    return family
+    return "sdpa" if heads.model_class(config)._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word

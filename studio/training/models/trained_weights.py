@@ -9,11 +9,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from studio.errors import TrainingError
+from studio.training.models import heads
 from studio.weights.trained_weights import ModelWeight, TrainedPart
 
 
 def freeze_rest(model: PreTrainedModel, part: TrainedPart) -> None:
-    """Freeze every weight of a model that is not in the part.
+    """Freeze every weight of a model that is neither in the part nor in a head for scores.
 
     Raises:
         TrainingError: the model has no such part.
@@ -26,7 +27,7 @@ def freeze_rest(model: PreTrainedModel, part: TrainedPart) -> None:
         raise TrainingError("conflict", problem, hint="Choose other weights to train.")
     chosen = {weight.path for weight in part.select(weights)}
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in chosen)
+        parameter.requires_grad_(name in chosen or heads.is_part(name, model.config))
 
 
 def peft_extras(model: PreTrainedModel | PeftModel, part: TrainedPart) -> dict[str, Any]:

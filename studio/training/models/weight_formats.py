@@ -13,7 +13,7 @@ from typing import Any, get_args
 import torch
 from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     WeightConverter,
@@ -26,7 +26,7 @@ from transformers.utils.hub import get_checkpoint_shard_files
 
 from studio.recipe.precision import DType, Precision
 from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
-from studio.training.models import loader, tokenizers
+from studio.training.models import heads, loader, tokenizers
 from studio.weights import model_facts, safetensors_headers
 from studio.weights.safetensors_headers import TensorInfo
 
@@ -144,11 +144,12 @@ def _make_empty_model(
     name: str, config: PreTrainedConfig, dtype: DType, code: str
 ) -> PreTrainedModel:
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = heads.auto_class(config).from_config(
             config,
             dtype=getattr(torch, dtype),
             trust_remote_code=tokenizers.is_allowed(name, code),
         )
+    return model
 
 
 def _formats_by_name(

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from studio import hardware
 from studio.errors import TrainingError
 from studio.recipe.precision import Precision
+from studio.training.models import heads
 from studio.training.precision import matmul_precision
 from studio.weights.model_facts import FLOAT8_MULTIPLE
 
@@ -56,13 +57,13 @@ def convert_linear_layers(model: PreTrainedModel, mode: Precision) -> None:
 
 
 def linear_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the linear layers by name, except the output layer, whose logits feed the loss."""
-    output = model.get_output_embeddings()
+    """Return the linear layers by name, except the output layer, which feeds the loss."""
+    output = heads.output_modules(model)
     modules = model.named_modules()
     return {
         name: module
         for name, module in modules
-        if isinstance(module, nn.Linear) and module is not output
+        if isinstance(module, nn.Linear) and module not in output
     }
 
 

@@ -21,7 +21,7 @@ from studio.recipe.base import Recipe
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.sections import Lora
-from studio.training.models import loader, quantised_weights
+from studio.training.models import heads, loader, quantised_weights
 from studio.training.models.eval_context import evaluation_mode
 from studio.training.models.weight_formats import WeightFormats
 from studio.training.precision import float8, matmul_precision
@@ -204,9 +204,7 @@ def _frozen_formats(
     # Stacked matrices are weights as well, but no library quantises them yet.
     stacks = [p for p in frozen if p.dim() > _MATRIX_DIMS and min(p.shape) > 1]
     inner = [
-        layer.weight
-        for layer in _linear_layers(model)
-        if layer is not model.get_output_embeddings()
+        layer.weight for layer in _linear_layers(model) if layer not in heads.output_modules(model)
     ]
     return join_formats(map(quantised_weights.format_name, inner + stacks)), floats
 

@@ -1,0 +1,156 @@
+"""Models that end in scores instead of tokens: their output layer, computed in float32.
+
+The config says what a model ends in: `architectures` names its class, as in saved models.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from studio.errors import TrainingError
+from studio.weights.architectures import CAUSAL_MODEL_HINT, FAMILY_KINDS
+
+NAMES = ("score", "classifier")
+"""How families name the output layer of a model that gives scores."""
+
+_SUFFIX = "ForSequenceClassification"
+_STANDARD_DEVIATION = 0.02
+
+ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The output layer that a method gives its model: one score per name."""
+
+    names: tuple[str, ...]
+    problem_type: ProblemType
+
+
+def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> None:
+    """Make a base model's config that of a model with this head.
+
+    Raises:
+        TrainingError: its family has no class for that.
+
+    """
+    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        raise TrainingError(
+            "unsupported_architecture",
+            f"{config.model_type} models cannot give scores: their family has no class for it.",
+            hint="Choose another model, such as Llama, Qwen, Gemma 3, Mistral or GPT-2.",
+        )
+    config.architectures = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)].__name__]
+    config.id2label = dict(enumerate(head.names))
+    config.label2id = {name: number for number, name in enumerate(head.names)}
+    config.problem_type = head.problem_type
+    # The score is read at the last token that is not padding.
+    config.get_text_config().pad_token_id = pad_token_id
+
+
+def is_attached(config: PreTrainedConfig) -> bool:
+    """Whether the config is that of a model that gives scores."""
+    return any(name.endswith(_SUFFIX) for name in config.architectures or ())
+
+
+def auto_class(config: PreTrainedConfig) -> Any:  # noqa: ANN401 -- upstream's classes share no type
+    """Return upstream's class that loads and builds such a model."""
+    return AutoModelForSequenceClassification if is_attached(config) else AutoModelForCausalLM
+
+
+def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """Return the family's own class.
+
+    Raises:
+        TrainingError: the family has none.
+
+    """
+    has_head = is_attached(config)
+    mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING if has_head else MODEL_FOR_CAUSAL_LM_MAPPING
+    try:
+        family: type[PreTrainedModel] = mapping[type(config)]
+    except KeyError as error:
+        raise TrainingError(
+            "unsupported_architecture",
+            f"{config.model_type} models do not generate text, or not in a way that can be "
+            "trained.",
+            hint=CAUSAL_MODEL_HINT,
+        ) from error
+    return family
+
+
+def output_layer(model: Any) -> nn.Module | None:  # noqa: ANN401 -- maybe with an adapter
+    """Return the layer that gives tokens or scores."""
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    if is_attached(base.config):
+        layers: list[nn.Module] = [getattr(base, name) for name in NAMES if hasattr(base, name)]
+        return layers[0]
+    output: nn.Module | None = base.get_output_embeddings()
+    return output
+
+
+def part_names(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Return the parts of a model that are its head, as name patterns; none for tokens."""
+    name = "score" if FAMILY_KINDS.get(config.model_type) == "causal" else "classifier"
+    return (name,) if is_attached(config) else ()
+
+
+def output_modules(model: Any) -> set[nn.Module]:  # noqa: ANN401 -- the same
+    """Return the output layer and everything inside it, such as the copy that an adapter trains."""
+    layer = output_layer(model)
+    return set() if layer is None else set(layer.modules())
+
+
+def is_part(name: str, config: PreTrainedConfig) -> bool:
+    """Whether a weight belongs to the head of a model that gives scores."""
+    return name.partition(".")[0] in part_names(config)
+
+
+def compute_in_float32(model: PreTrainedModel) -> None:
+    """Keep the head's weights in float32, and compute it so even under autocast.
+
+    In 16 bits, scores between 3 and 5 have about a hundred distinct values.
+    """
+    layer = output_layer(model)
+    assert layer is not None  # noqa: S101 -- the model has a head
+    for weight in layer.parameters():
+        weight.data = weight.data.float()
+    kind = type(layer)
+    layer.__class__ = type(f"Float32{kind.__name__}", (_Float32Forward, kind), {})
+
+
+def initialise(model: PreTrainedModel, seed: int) -> None:
+    """Draw the weights of a new head, if there is one; they depend on the seed alone."""
+    if not is_attached(model.config):
+        return
+    generator = torch.Generator().manual_seed(seed)
+    deviation = getattr(model.config.get_text_config(), "initializer_range", _STANDARD_DEVIATION)
+    layer = output_layer(model)
+    assert layer is not None  # noqa: S101 -- the model has a head
+    for weight in layer.parameters():
+        if isinstance(weight.data, FakeTensor):
+            continue
+        drawn = torch.zeros(weight.shape)
+        if weight.dim() > 1:
+            drawn.normal_(0.0, deviation, generator=generator)
+        weight.data = drawn.to(weight)
+
+
+class _Float32Forward(nn.Module):
+    """Computes a module in float32, whatever it reads."""
+
+    def forward(self, states: Tensor, *others: object, **options: object) -> Tensor:
+        with torch.autocast(states.device.type, enabled=False):
+            scores: Tensor = super().forward(states.float(), *others, **options)
+        return scores
