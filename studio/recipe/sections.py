@@ -108,6 +108,14 @@ class Samples(Section):
     """Longer answers are truncated."""
 
 
+class NoSamples(Samples):
+    """No sample answers: the model writes none."""
+
+    prompts: Literal[0] = 0
+    between: Literal[0] = 0
+    max_new_tokens: Literal[1] = 1
+
+
 LearningRate = Annotated[
     float,
     Gt(0),

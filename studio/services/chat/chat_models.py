@@ -57,7 +57,7 @@ class TrainedModels:
 
 def list_models(run: Run, folder: RunDir) -> TrainedModels:
     """Return the models of a run that can answer; none of a run in the trash."""
-    if run.deleted_at:
+    if run.deleted_at or run.recipe.outputs != "text":
         return TrainedModels(has_result=False, steps=[])
     return TrainedModels(
         has_result=run.status is RunStatus.SUCCEEDED and folder.artifacts.is_dir(),
@@ -67,6 +67,8 @@ def list_models(run: Run, folder: RunDir) -> TrainedModels:
 
 def missing_reason(run: Run, folder: RunDir) -> tuple[str, str]:
     """Return why a run has no model that could answer, and what to do."""
+    if run.recipe.outputs != "text":
+        return "The model of this run gives scores and writes no text.", "Chat with another run."
     if run.deleted_at:
         return "This run is in the trash.", "Restore it to chat with its model."
     if run.status is RunStatus.SUCCEEDED and not folder.root.is_dir():

@@ -57,7 +57,8 @@ def list_models(db: Session) -> Iterator[ModelInfo]:
         .where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
     )
     for run, suffix in db.exec(tuned.order_by(col(Run.id).desc())):
-        yield _tuned_info(run, suffix or "")
+        if run.recipe.outputs == "text":
+            yield _tuned_info(run, suffix or "")
     for model in models.newest(db):
         if model.kind != "run":
             yield ModelInfo(name=model.name, created_at=model.created_at)
@@ -86,7 +87,7 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
     """Return what is needed to load a model.
 
     Raises:
-        InvalidError: Its remote code has not been allowed.
+        InvalidError: Its remote code has not been allowed, or it writes no text.
         NotFoundError: There is none with that name, or its files are gone.
 
     """
@@ -96,6 +97,10 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
         code = remote_code_trust.allowed_code_hash(models.find_by_name(db, name))
         return ServedModel(model=models.require(db, name), code=code)
     run, folder = tuned.run, RunDir(runs / str(tuned.run.id))
+    if run.recipe.outputs != "text":
+        raise InvalidError(
+            f"{name} gives scores and writes no text.", hint="Choose another model.", param="model"
+        )
     if not folder.artifacts.is_dir():
         raise _not_found_error(name)
     weights = "" if tuned.step is None else str(_checkpoint_dir(runs, tuned, tuned.step))

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from studio.recipe.fields import (
     FieldSpec,
     choices_of,
+    field_references,
     field_spec,
     section_intro,
     section_types,
@@ -157,9 +158,15 @@ def _fieldset(section: type[BaseModel], state: _FormState, prefix: str) -> Field
                 f"{prefix}{name}.",
             )
             for name, info in section.model_fields.items()
-            if section_types(info.annotation)
+            if _has_settings(info)
         ),
     )
+
+
+def _has_settings(info: FieldInfo) -> bool:
+    """Whether a field holds a section in which users set something."""
+    kinds = section_types(info.annotation)
+    return any(next(field_references(kind), None) for kind in kinds)
 
 
 def parse_posted(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[str, Any]:
