@@ -19,6 +19,7 @@ _NAMES = (
     "cpt",
     "dpo",
     "kto",
+    "reward",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
 and a module `trainer` with `build` and `tokenise`."""

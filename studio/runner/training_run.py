@@ -94,7 +94,11 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
         # Imported before the model loads, so that its packages do not count as memory of the run.
         method = import_module(f"studio.methods.{recipe.method}.trainer")
         job = TrainingJob.prepare(
-            recipe, run, lambda phase: _set_phase(emit, phase), tokenise=method.tokenise
+            recipe,
+            run,
+            lambda phase: _set_phase(emit, phase),
+            tokenise=method.tokenise,
+            choose_head=getattr(method, "choose_head", None),
         )
         refuse_nonfinite_base(job.model, job.spec.model)
         trainer = method.build(recipe, job)

@@ -57,6 +57,7 @@ def measure(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> 
             lambda phase: report(*_PHASES[phase]),
             partial(_make_fake_model, mode),
             method.tokenise,
+            getattr(method, "choose_head", None),
         )
         report("simulating a step", 0.6)
         bytes_by_part = dry_run.simulate_steps(_build_plan(recipe, job, method), mode)
