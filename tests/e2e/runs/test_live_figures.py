@@ -28,6 +28,28 @@ READ = """places => places.map((place) => Object.fromEntries(
 WRITE = """pairs => import("/static/js/i18n/formatting.js")
   .then(({ measure }) => pairs.map((pair) => measure(...pair)))"""
 
+ROWS = """(place, count) => {
+  const copy = place.cloneNode();
+  const tile = place.querySelector(".tile:not([hidden])");
+  for (let n = 0; n < count; n++) copy.append(tile.cloneNode(true), hidden());
+  place.after(copy);
+  const shares = [...copy.children].filter((one) => !one.hidden).reduce((rows, one) => {
+    const { top, width } = one.getBoundingClientRect();
+    rows.set(top, (rows.get(top) ?? 0) + width / copy.clientWidth);
+    return rows;
+  }, new Map());
+  copy.remove();
+  return [...shares.values()];
+  function hidden() {
+    const one = tile.cloneNode(true);
+    one.hidden = true;
+    return one;
+  }
+}"""
+"""What share of each row is filled by so many tiles, with a hidden one after each."""
+LEAST_SHARE = 0.45
+"""Of a row: two tiles of four, less the gaps."""
+
 VALUES = (0, 1, 0.5, 0.0002, 0.00005, -3e-7, 2.74849, 999.96, 1000.4, 12345.6, 1e9)
 SIZES = (0, 999, 999.6, 1500, 999_600, 804_000_000, 7.25e12)
 SPANS = (0, 3.04, 9.97, 12.4, 59.4, 60, 3599, 3600, 7322, 90_000)
@@ -190,3 +212,15 @@ def test_scripts_and_pages_format_numbers_alike(
     page_locale.set_language(before)
 
     assert written == wanted
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_tile_stands_alone_in_a_row(context: BrowserContext, number: int, width: int) -> None:
+    with opened(context, f"/runs/{number}") as page:
+        page.set_viewport_size({"width": width, "height": 800})
+        tiles = page.locator("#outcome dl.figures")
+        expect(tiles).to_be_visible()
+
+        rows = {count: tiles.evaluate(ROWS, count) for count in range(2, 13)}
+
+    assert {count: shares for count, shares in rows.items() if shares[-1] < LEAST_SHARE} == {}
