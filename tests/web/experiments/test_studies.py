@@ -287,3 +287,12 @@ def test_precision_has_colour_of_its_first_run(client: TestClient, study: int) -
         ("fp32", 1, 0),
         ("bf16", 2, 0),
     ]
+
+
+def test_each_run_has_colour_of_its_precision(client: TestClient, study: int) -> None:
+    page = parse_page(client.get(f"/reports/precision/{study}").text)
+
+    rows = [row for row in page.all("tr") if "data-run" in row.attributes]
+    cells = [row.all("td")[0] for row in rows]
+    shown = {cell.text: cell.one("svg").attributes["class"] for cell in cells}
+    assert shown == {"fp32": "swatch series-1", "bf16": "swatch series-2"}

@@ -75,7 +75,7 @@ def test_report_shows_verdict_metrics_and_answers(client: TestClient, engine: En
     assert [
         word for word in ("Who?", "Me.", "✗ wrong You.", "✓ right Me.") if word not in row
     ] == []
-    assert len(page.all("svg")) == 1
+    assert len(page.all("figure")) == 1
 
 
 def test_report_has_what_is_needed_to_trust_it(client: TestClient, engine: Engine) -> None:
@@ -297,7 +297,8 @@ def test_validation_has_colour_of_its_run_and_a_dash(client: TestClient, engine:
         run = make_running(db)
         attempts.apply_events(db, run, [metrics_event(1, loss=2.0, eval_loss=2.5)], 100)
 
-    legend = re.findall(
-        r'<path d="[^"]*h20" class="line-(.)" [^>]*?(dasharray="[^"]*")?/>', report(client)
-    )
+    html = report(client)
+    legend = re.findall(r'<path d="[^"]*h20" class="line-(.)" [^>]*?(dasharray="[^"]*")?/>', html)
     assert legend[:2] == [("1", ""), ("1", 'dasharray="6 3"')]
+    swatch = parse_page(html).one("h1").one("svg")
+    assert swatch.attributes["class"] == "swatch series-1"
