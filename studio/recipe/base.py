@@ -84,6 +84,7 @@ class Recipe(Section):
         quantised = self.adapter.quantised
         mode = PRECISIONS.get(self.precision)
         needed = {mode.package if mode else "", quantised.package if quantised else ""}
+        needed.add(OPTIMIZERS[self.optimisation.optim].package)
         return frozenset(needed - {""})
 
 

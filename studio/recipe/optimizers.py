@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from studio.hardware import Hardware
+
 OptimizerName = Literal[
-    "adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "lion_32bit", "muon"
+    "adamw_torch_fused", "adamw_torch", "adamw_8bit", "adafactor", "sgd", "lion_32bit", "muon"
 ]
 
 
@@ -20,8 +22,29 @@ class OptimizerRow:
     """The name that upstream gets, if it does not know the optimizer."""
     is_adamw: bool = False
     """Whether it is AdamW, which a precision may replace by its own."""
+    package: str = ""
+    """The package it needs, if any."""
+    extra: str = "quantised"
+    """The extra of `mantissa-studio` that installs the package."""
+    has_8bit_states: bool = False
+    """Whether it keeps its values in 8 bits, for weights that are large and no embeddings."""
     is_for_matrices: bool = False
     """Whether it updates the matrices of the layers in another way, with one value per weight."""
+
+    def unsupported_reason(self, hardware: Hardware) -> str:
+        """Return why this machine cannot use it; empty if it can."""
+        if not self.package or self.package in hardware.packages:
+            return ""
+        return (
+            f"needs the package {self.package}, which is not installed: "
+            f"pip install 'mantissa-studio[{self.extra}]'"
+        )
+
+
+BLOCK = 256
+"""Weights that share a scale in 8-bit states (`bitsandbytes`)."""
+MIN_8BIT_SIZE = 4096
+"""Weights with fewer values keep float32 states (`bitsandbytes`' `min_8bit_size`)."""
 
 
 _TABLE = (
@@ -38,6 +61,14 @@ _TABLE = (
         states=2,
         scratch=8,
         is_adamw=True,
+    ),
+    OptimizerRow(
+        name="adamw_8bit",
+        title="AdamW with 8-bit states (float32 for embeddings and small weights)",
+        states=2,
+        scratch=0,
+        package="bitsandbytes",
+        has_8bit_states=True,
     ),
     OptimizerRow(
         name="adafactor",

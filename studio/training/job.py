@@ -12,7 +12,8 @@ from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
-from studio.recipe.precision import PRECISIONS, Precision, Quantised
+from studio.recipe.optimizers import OPTIMIZERS
+from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.sections import FullFineTune, Lora, Optimisation
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
@@ -145,8 +146,7 @@ def _prepare_weights(model: PreTrainedModel, mode: Precision, adapter: Lora | Fu
 def _refuse_conflicts(recipe: Recipe) -> None:
     if conflict := find_conflict(recipe):
         raise TrainingError("conflict", conflict.message, hint=conflict.hint)
-    if recipe.adapter.quantised is not None:
-        _require_support(recipe.adapter.quantised)
+    _require_support(recipe)
 
 
 def _load_config(
@@ -169,13 +169,16 @@ def _make_template(
     return chat_templates.ChatTemplate(tokenizer)
 
 
-def _require_support(row: Quantised) -> None:
-    if lack := row.unsupported_reason(hardware.detect()):
-        raise TrainingError(
-            "conflict",
-            f"{row.title} cannot be used here: it {lack}.",
-            hint="Keep the frozen model in its saved format.",
-        )
+def _require_support(recipe: Recipe) -> None:
+    """Refuse what this machine lacks; the web may run on another."""
+    rows = {
+        "Keep the frozen model in its saved format.": recipe.adapter.quantised,
+        "Use AdamW.": OPTIMIZERS[recipe.optimisation.optim],
+    }
+    for hint, row in rows.items():
+        if row is not None and (lack := row.unsupported_reason(hardware.detect())):
+            message = f"{row.title} cannot be used here: it {lack}."
+            raise TrainingError("conflict", message, hint=hint)
 
 
 def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:

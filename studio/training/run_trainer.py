@@ -78,6 +78,7 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
         self.changes_base = job.changes_base
         self.lr_ratio = job.lr_ratio
+        self.optim = job.optimisation.optim
         self.embedding_rate = job.optimisation.embedding_learning_rate
         if job.variant is not None and job.changes_base:
             lora_variants.split_base(model, job.variant, job.run_dir.adapter_start)
@@ -105,8 +106,8 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
     def create_optimizer(self, *args: object) -> Optimizer:
         """Put weights that are updated in another way into groups of their own.
 
-        These are embeddings with their own learning rate, the second matrices of a LoRA+ adapter,
-        and the matrices that Muon updates.
+        These are embeddings with their own learning rate or with states in float32, the second
+        matrices of a LoRA+ adapter, and the matrices that Muon updates.
 
         Raises:
             TrainingError: the optimizer has no embeddings, as when shards replace them.
@@ -122,6 +123,9 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
             ids = learning_rates.embedding_ids(self.model)
             if not learning_rates.separate(optimizer, ids, lr=self.embedding_rate):
                 raise _NO_EMBEDDINGS
+        if is_new and OPTIMIZERS[self.optim].has_8bit_states:
+            ids = learning_rates.embedding_ids(self.model)
+            learning_rates.separate(optimizer, ids, is_table=True)
         if is_new and isinstance(optimizer, muon.MuonAdamW):
             ids = muon.matrix_ids(self.model)
             learning_rates.separate(optimizer, ids, is_matrix=True)

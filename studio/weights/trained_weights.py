@@ -26,6 +26,11 @@ class ModelWeight:
     """Whether it belongs to the output layer, which may be the table of token embeddings."""
 
     @property
+    def is_table(self) -> bool:
+        """Whether it has a row for each token."""
+        return self.is_embedding or self.is_output
+
+    @property
     def is_norm(self) -> bool:
         return _NORM.search(self.path) is not None
 

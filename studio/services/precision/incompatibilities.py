@@ -13,6 +13,7 @@ from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
 from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
+from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.sections import FullFineTune, Lora
 from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
@@ -207,6 +208,12 @@ def _cannot_quantise(case: _Case) -> str:
     return f"{row.title} cannot be used here: it {reason}." if row is not None and reason else ""
 
 
+def _lacks_optimizer(case: _Case) -> str:
+    row = OPTIMIZERS[case.recipe.optimisation.optim]
+    reason = row.unsupported_reason(case.hardware)
+    return f"{row.title} cannot be used here: it {reason}." if reason else ""
+
+
 def _is_quantised_already(case: _Case) -> str:
     format_name = case.facts.quantised
     if not format_name:
@@ -282,6 +289,7 @@ _RULES: tuple[_Rule, ...] = (
     _is_quantised_already,
     _is_stored_packed,
     _cannot_quantise,
+    _lacks_optimizer,
     _reads_packed,
     _keeps_experts,
     _weights_overflow,

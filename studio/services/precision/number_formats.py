@@ -1,10 +1,11 @@
 """The number formats and bytes a run will load, compute in and keep, before it starts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from studio.methods import AnyRecipe
-from studio.recipe.optimizers import OPTIMIZERS
+from studio.recipe.optimizers import BLOCK, MIN_8BIT_SIZE, OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, DType, Precision
 from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
 from studio.weights.adapter_targets import AdapterTargets
@@ -169,7 +170,7 @@ def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
             weights=_base_bytes(recipe, facts),
             adapter=parameters * DTYPE_BYTES["float32"],
             gradients=parameters * DTYPE_BYTES["float32"],
-            optimizer=_optimizer_values(recipe, facts) * DTYPE_BYTES["float32"],
+            optimizer=_optimizer_bytes(recipe, facts, "float32"),
             copies=_autocast_copies(recipe, facts),
             compensation=0,
         )
@@ -177,7 +178,7 @@ def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
         weights=facts.parameters * DTYPE_BYTES[mode.weights],
         adapter=0,
         gradients=parameters * DTYPE_BYTES[mode.gradients],
-        optimizer=_optimizer_values(recipe, facts) * DTYPE_BYTES[mode.optimizer_states],
+        optimizer=_optimizer_bytes(recipe, facts, mode.optimizer_states),
         copies=_autocast_copies(recipe, facts),
         compensation=parameters * _compensation_bytes(mode),
     )
@@ -194,14 +195,28 @@ def _base_bytes(recipe: AnyRecipe, facts: ModelFacts) -> int:
     return round(narrow) + (facts.parameters - facts.linear_parameters) * width
 
 
-def _optimizer_values(recipe: AnyRecipe, facts: ModelFacts) -> int:
-    """Return how many values the optimizer keeps; a mode may have its own AdamW."""
-    parameters = _trained_parameters(recipe, facts)
+def _optimizer_bytes(recipe: AnyRecipe, facts: ModelFacts, states: DType) -> int:
+    """Return the bytes of what the optimizer keeps; a mode may have its own AdamW."""
+    parameters, width = _trained_parameters(recipe, facts), DTYPE_BYTES[states]
     if PRECISIONS[recipe.precision].rounding is not None:
-        return parameters * _ADAM_STATES
+        return parameters * _ADAM_STATES * width
     row = OPTIMIZERS[recipe.optimisation.optim]
+    if row.has_8bit_states:
+        narrow = sum(_sizes_in_8bit(recipe, facts))
+        in_8bit = row.states * narrow * (1 + DTYPE_BYTES["float32"] / BLOCK)
+        return round(in_8bit) + row.states * (parameters - narrow) * width
     matrices = _trained_matrices(recipe, facts) if row.is_for_matrices else 0
-    return parameters * row.states - matrices
+    return (parameters * row.states - matrices) * width
+
+
+def _sizes_in_8bit(recipe: AnyRecipe, facts: ModelFacts) -> Iterator[int]:
+    """Yield the sizes of trained weights whose optimizer states are in 8 bits."""
+    own = (w.size for w in recipe.adapter.trained.select(facts.weights) if not w.is_table)
+    adapter: Iterable[int] = ()
+    if isinstance(recipe.adapter, Lora):
+        rank, layers = recipe.adapter.r, recipe.adapter.targets.select(facts.linear_layers)
+        adapter = (rank * side for layer in layers for side in (layer.outputs, layer.inputs))
+    yield from (size for size in chain(own, adapter) if size >= MIN_8BIT_SIZE)
 
 
 def _trained_matrices(recipe: AnyRecipe, facts: ModelFacts) -> int:

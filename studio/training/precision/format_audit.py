@@ -4,7 +4,6 @@ A plan is computed from the mode, the adapter and the model family before the mo
 audit checks the model, the optimizer, and what a small forward pass computes in.
 """
 
-import copy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -18,8 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.pytorch_utils import Conv1D
 
 from studio.recipe.base import Recipe
-from studio.recipe.optimizers import OPTIMIZERS
-from studio.recipe.precision import PRECISIONS
+from studio.recipe.optimizers import OPTIMIZERS, OptimizerRow
+from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.sections import Lora
 from studio.training.models import heads, loader, quantised_weights
 from studio.training.models.eval_context import evaluation_mode
@@ -29,6 +28,8 @@ from studio.training.precision import float8, matmul_precision
 NONE = "none"
 _AND = " and "
 _PROBE_TOKENS = 8
+_PROBE_SHAPE = (64, 64)
+"""The shape of the weights that show what an optimizer keeps: large enough for 8-bit states."""
 _MATRIX_DIMS = 2
 _LORA_PREFIX = "lora_"
 _ATTENTION_PREFIX = "_scaled_dot_product_"
@@ -89,10 +90,16 @@ def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfi
         autocast=mode.autocast or NONE,
         scaler=mode.scaler,
         optimizer=mode.optimizer if optim.is_adamw else optim.title,
-        optimizer_states=NONE if optim.name == "sgd" else mode.optimizer_states,
+        optimizer_states=_planned_states(optim, mode),
         master=mode.master or NONE,
         attention=loader.attention_implementation(config),
     )
+
+
+def _planned_states(optim: OptimizerRow, mode: Precision) -> str:
+    if optim.has_8bit_states:
+        return join_formats([torch.uint8])
+    return NONE if optim.name == "sgd" else mode.optimizer_states
 
 
 def audit_trainer(trainer: Trainer, planned: NumberFormats) -> tuple[NumberFormats, dict[str, Any]]:
@@ -164,7 +171,13 @@ def weights_kept_in_float32(model: nn.Module, planned: NumberFormats) -> set[Ten
 def optimizer_formats(
     optimizer: torch.optim.Optimizer, without: AbstractSet[Tensor] = frozenset()
 ) -> tuple[str, str]:
-    """Return the formats of an optimizer's states and of its master copy of the weights."""
+    """Return the formats of an optimizer's states and of its master copy of the weights.
+
+    Of 8-bit states, those that are kept in float32 by design are left out.
+    """
+    in_8bit = getattr(getattr(optimizer, "optimizer", optimizer), "formats_in_8bit", None)
+    if in_8bit is not None:
+        return join_formats(in_8bit()), NONE
     dtypes: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
     for state in (state for weight, state in optimizer.state.items() if weight not in without):
         for name, value in state.items():
@@ -233,11 +246,17 @@ def _stepped_copy(
     without: AbstractSet[Tensor],
 ) -> torch.optim.Optimizer:
     """Return a copy of the optimizer after one step with small weights of a group's formats."""
-    optimizer_copy: torch.optim.Optimizer = copy.copy(getattr(optimizer, "optimizer", optimizer))
+    inner = getattr(optimizer, "optimizer", optimizer)
+    optimizer_copy: torch.optim.Optimizer = object.__new__(type(inner))
+    # Not by `copy.copy`, which leaves out what an optimizer adds to torch's own attributes. A
+    # scheduler replaces `step` by one that is bound to the original.
+    vars(optimizer_copy).update({k: v for k, v in vars(inner).items() if k != "step"})
     groups = []
     for group in optimizer_copy.param_groups:
         formats = {(p.dtype, p.device) for p in group["params"] if p not in without}
-        weights = [torch.zeros(2, 2, dtype=dtype, device=device) for dtype, device in formats]
+        weights = [
+            torch.zeros(_PROBE_SHAPE, dtype=dtype, device=device) for dtype, device in formats
+        ]
         for weight in weights:
             weight.requires_grad_().grad = torch.zeros_like(weight)
         groups.append({**group, "params": weights})

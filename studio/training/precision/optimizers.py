@@ -45,6 +45,10 @@ def choose_optimizer(
     adam = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
     if mode.rounding is None:
         # Upstream's own Lion needs bitsandbytes, and a GPU.
+        if name == "adamw_8bit":
+            from studio.training.precision.adamw_8bit import AdamW8Bit  # noqa: PLC0415 -- heavy import
+
+            return AdamW8Bit, adam
         ours = {"lion_32bit": (Lion, {"lr": args.learning_rate}), "muon": (MuonAdamW, adam)}
         return ours.get(name)
     if mode.master is not None:

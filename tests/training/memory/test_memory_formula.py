@@ -89,6 +89,8 @@ REAL: dict[str, dict[str, Any]] = {
     | {"adapter__base_dtype": "int8", "adapter__target_modules": "attention"},
     "nf4, mlp": LORA | {"adapter__base_dtype": "nf4", "adapter__target_modules": "mlp"},
     "nf4": LORA | {"adapter__base_dtype": "nf4"},
+    "8-bit adamw": {"precision": "bf16", "optimisation__optim": "adamw_8bit"},
+    "8-bit adamw on an adapter": LORA | {"optimisation__optim": "adamw_8bit", "adapter__r": 64},
     "dora on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "dora"},
     "nf4 in float32": LORA | {"adapter__base_dtype": "nf4", "precision": "fp32"},
 }

@@ -1,5 +1,6 @@
 """What is said of optimizers before a run starts: their states, and refusals with repairs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,3 +59,22 @@ def test_optimizers_that_are_no_adamw_do_not_replace_that_of_a_precision(optim: 
     refusals = check(recipe(optim, precision="bf16_kahan"), MODEL, HERE)
 
     assert bool(refusals) != OPTIMIZERS[optim].is_adamw  # type: ignore[index] # a name of the table
+
+
+def test_8bit_states_take_a_quarter_except_for_tables_and_small_weights() -> None:
+    """Keys and values have 16 · 64 weights, fewer than bitsandbytes quantises."""
+    small = 2 * 2 * 16 * 64
+    narrow = MODEL.linear_parameters - small
+
+    assert state_bytes("adamw_8bit") == round(2 * narrow * (1 + 4 / 256)) + 8 * (
+        MODEL.parameters - narrow
+    )
+
+
+def test_8bit_states_are_refused_without_their_package() -> None:
+    bare = replace(HERE, packages=HERE.packages - {"bitsandbytes"})
+    (refusal,) = check(recipe("adamw_8bit"), MODEL, bare)
+
+    assert "needs the package bitsandbytes, which is not installed" in refusal.message
+    assert refusal.repair == ADAMW
+    assert check(recipe("adamw_8bit"), MODEL, HERE) == []
