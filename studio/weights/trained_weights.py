@@ -98,6 +98,8 @@ class TrainedPart:
             return ""
         if "norms" in self.extra and not any(weight.is_norm for weight in weights):
             return "The norms of this model have no weights."
+        if self.extra == "output" and not any(weight.is_output for weight in weights):
+            return "This model has no output layer for tokens."
         if self.extra == "output" and any(w.is_output and w.is_embedding for w in weights):
             return "The output layer of this model is its token embeddings: train the embeddings."
         return ""

@@ -56,6 +56,35 @@ def train(
     return run
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"adapter__trained_layers": 1},
+        LORA | {"adapter__extra_modules": "norms_and_embeddings"},
+        {"optimisation__optim": "muon"},
+        {"optimisation__embedding_learning_rate": 1e-4},
+    ],
+    ids=["last layer", "extra modules", "muon", "embedding rate"],
+)
+def test_head_is_trained_whatever_else_is(changes: Changes, model: Path, tmp_path: Path) -> None:
+    trainer = make_trainer(write_run(tmp_path / "run", model, changes))
+    weights = {id(w) for g in trainer.create_optimizer().param_groups for w in g["params"]}
+    trained = {name: w for name, w in trainer.model.named_parameters() if w.requires_grad}
+
+    assert weights == {id(w) for w in trained.values()}
+    assert any("score" in name for name in trained)
+    run = train(tmp_path / "whole", model, changes)
+    assert isinstance(tiny.last_event(run), Finished)
+
+
+def test_output_for_tokens_is_refused(model: Path, tmp_path: Path) -> None:
+    changes: Changes = {"adapter__trained_layers": 1, "adapter__also_trained": "output"}
+    failed = tiny.last_event(train(tmp_path / "run", model, changes))
+
+    assert isinstance(failed, Failed)
+    assert "no output layer for tokens" in failed.message
+
+
 def make_trainer(run: RunDir) -> RewardTrainer:
     recipe = load_recipe(run)
     assert isinstance(recipe, RewardRecipe)
