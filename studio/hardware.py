@@ -26,7 +26,7 @@ with 10,000, and 9 to 13 with 1,000. On an idle machine, spinning forever was 4 
 300,000.
 """
 
-OPTIONAL_PACKAGES = ("bitsandbytes", "torchao")
+OPTIONAL_PACKAGES = ("bitsandbytes", "torchao", "flash_attn")
 """Packages that only some recipes need."""
 
 _CGROUP_LIMIT_FILES = (

@@ -11,7 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from studio.recipe import sections
+from studio.recipe.attention import ATTENTIONS
 from studio.recipe.fields import FieldSpec, Section, field_spec
+from studio.recipe.model_options import ModelOptions
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
 
@@ -65,6 +67,7 @@ class Recipe(Section):
     adapter: Annotated[sections.Lora | sections.FullFineTune, Field(discriminator="kind")] = (
         sections.Lora()
     )
+    model: ModelOptions = ModelOptions()
     data: sections.Data = sections.Data()
     evaluation: sections.Evaluation = sections.Evaluation()
     early_stopping: sections.EarlyStopping = sections.EarlyStopping()
@@ -84,7 +87,8 @@ class Recipe(Section):
         quantised = self.adapter.quantised
         mode = PRECISIONS.get(self.precision)
         needed = {mode.package if mode else "", quantised.package if quantised else ""}
-        needed.add(OPTIMIZERS[self.optimisation.optim].package)
+        needed |= {OPTIMIZERS[self.optimisation.optim].package}
+        needed |= {ATTENTIONS[self.model.attention].package}
         return frozenset(needed - {""})
 
 
@@ -112,6 +116,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     yield from _optimisation_conflicts(recipe.optimisation, recipe.adapter)
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
+    attention = ATTENTIONS[recipe.model.attention]
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
     if mode.is_for_all_weights and isinstance(adapter, sections.Lora):
         yield Conflict(
@@ -124,6 +129,13 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
             message=f"{mode.title} uses its own optimizer, {mode.optimizer}, instead of {optim}.",
             hint="Choose AdamW, or another precision.",
             param="optimisation.optim",
+        )
+    if attention.is_for_16_bits and mode.compute == "float32":
+        yield Conflict(
+            message=f"{attention.title} has no kernels for float32, and {mode.title} computes in "
+            "it.",
+            hint="Choose automatic attention, or a 16-bit precision.",
+            param="model.attention",
         )
     if isinstance(adapter, sections.Lora) and mode.autocast is None:
         dtype = adapter.base_dtype

@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from studio import hardware
 from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
+from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
 from studio.recipe.optimizers import OPTIMIZERS
@@ -83,6 +84,7 @@ class TrainingJob:
         tokenizer = tokenizers.load(spec.model, spec.code)
         rows = _load_rows(recipe, spec)
         config = _load_config(spec, choose_head and choose_head(rows[0]), tokenizer)
+        loader.choose_attention(config, recipe.model.attention)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
         memory_probe = MemoryProbe()
@@ -174,6 +176,7 @@ def _require_support(recipe: Recipe) -> None:
     rows = {
         "Keep the frozen model in its saved format.": recipe.adapter.quantised,
         "Use AdamW.": OPTIMIZERS[recipe.optimisation.optim],
+        "Choose automatic attention.": ATTENTIONS[recipe.model.attention],
     }
     for hint, row in rows.items():
         if row is not None and (lack := row.unsupported_reason(hardware.detect())):

@@ -81,6 +81,11 @@ class TrainingStep:
     """What is frozen in the layers that are counted, of the weights that others train."""
 
     @property
+    def is_eager(self) -> bool:
+        """Whether attention computes and keeps every score."""
+        return self.recipe.model.attention == "eager" or self.layer_spec.eager_attention
+
+    @property
     def is_adapter(self) -> bool:
         return isinstance(self.recipe.adapter, Lora)
 
@@ -170,11 +175,9 @@ class TrainingStep:
     def key_value_widths(self) -> tuple[int, int]:
         """Widths of the stored keys and values: repeated for each query head, or shared."""
         shape = self.shape
-        if shape.kv_heads == shape.heads or not (
-            self.load.is_padded or self.layer_spec.eager_attention
-        ):
+        if shape.kv_heads == shape.heads or not (self.load.is_padded or self.is_eager):
             return shape.key_width, shape.key_width
-        if shape.kv_heads > 1 or (self.layer_spec.eager_attention and self.load.is_padded):
+        if shape.kv_heads > 1 or (self.is_eager and self.load.is_padded):
             return shape.query_width, shape.query_width
         # A single head is shared as a view; casting it to fewer bits copies it.
         return (
@@ -195,14 +198,15 @@ class TrainingStep:
     @property
     def layer(self) -> int:
         """Bytes that one layer keeps for the backward pass."""
-        is_fused = not self.layer_spec.eager_attention and not self.stores_attention_scores
+        is_fused = not self.is_eager and not self.stores_attention_scores
         return self.load.tokens * bytes_per_token(self) + self._mask * is_fused
 
     @property
     def _mask(self) -> int:
         """Bytes of a layer's own copy of the attention mask, in the dtype of its products."""
         length = self.load.length
-        return self.load.batch * length * length * self.compute_bytes if self.load.is_padded else 0
+        is_masked = self.load.is_padded and self.recipe.model.attention != "flash_attention_2"
+        return self.load.batch * length * length * self.compute_bytes if is_masked else 0
 
     @property
     def all_layers(self) -> int:
@@ -300,7 +304,7 @@ def _head_norms(step: TrainingStep) -> int:
 
 def _attention(step: TrainingStep) -> int:
     shape, layers, width = step.shape, step.layer_spec, step.compute_bytes
-    if layers.eager_attention or step.stores_attention_scores:
+    if step.is_eager or step.stores_attention_scores:
         return _unfused_attention(step)
     keys, values = step.key_value_widths
     is_copied = layers.copies_rotated_heads or (
@@ -318,7 +322,7 @@ def _attention(step: TrainingStep) -> int:
 def _unfused_attention(step: TrainingStep) -> int:
     """Return the bytes per token that attention keeps if it computes its scores step by step."""
     shape, width, length = step.shape, step.compute_bytes, step.load.length
-    if step.layer_spec.eager_attention:
+    if step.is_eager:
         scores = 4 + width * (shape.attn_softcapping + step.is_narrow)
         return (
             width * (2 * shape.query_width + sum(step.key_value_widths))

@@ -160,6 +160,7 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         # The seed selects the validation rows.
         "seed": optimisation.seed if recipe.data.validation_share else None,
         "optimizer": optimisation.optim,
+        **recipe.model.model_dump(exclude_defaults=True),
         "batch": optimisation.per_device_train_batch_size,
         "adds_up": optimisation.gradient_accumulation_steps > 1,
         "is_checkpointed": optimisation.activation_checkpointing,

@@ -11,6 +11,7 @@ from typing import Any
 
 from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
+from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.optimizers import OPTIMIZERS
@@ -94,6 +95,7 @@ def _problems(case: _Case) -> Iterator[str]:
 
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes, smallest first; common precisions before others."""
+    yield "Choose automatic attention.", {"model": {"attention": "automatic"}}
     rate = {"optimisation": {"embedding_learning_rate": None}}
     yield "Leave the embedding learning rate empty.", rate
     yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
@@ -214,6 +216,16 @@ def _lacks_optimizer(case: _Case) -> str:
     return f"{row.title} cannot be used here: it {reason}." if reason else ""
 
 
+def _lacks_attention(case: _Case) -> str:
+    row, family = ATTENTIONS[case.recipe.model.attention], case.facts.family
+    if reason := row.unsupported_reason(case.hardware):
+        return f"{row.title} cannot be used here: it {reason}."
+    spec = FAMILY_LAYERS.get(family)
+    if row.name == "sdpa" and spec is not None and spec.eager_attention:
+        return f"{family} models softcap their attention scores, which SDPA does not support."
+    return ""
+
+
 def _is_quantised_already(case: _Case) -> str:
     format_name = case.facts.quantised
     if not format_name:
@@ -290,6 +302,7 @@ _RULES: tuple[_Rule, ...] = (
     _is_stored_packed,
     _cannot_quantise,
     _lacks_optimizer,
+    _lacks_attention,
     _reads_packed,
     _keeps_experts,
     _weights_overflow,

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from studio.errors import InvalidError, TrainingError
+from studio.recipe.attention import ATTENTIONS, AttentionName
 from studio.recipe.fields import own_fields
 from studio.recipe.precision import DType, Precision, Quantised
 from studio.recipe.sections import FullFineTune, Lora
@@ -225,6 +226,28 @@ def _refuse_unsafe_config(name: str, kinds: Sequence[ModelKind]) -> None:
         )
 
 
+def choose_attention(config: PreTrainedConfig, name: AttentionName) -> None:
+    """Make models of this config compute attention in a chosen way.
+
+    Raises:
+        TrainingError: the family does not support it.
+
+    """
+    if name == "automatic":
+        return
+    family = heads.model_class(config)
+    flags = {"sdpa": family._supports_sdpa, "flash_attention_2": family._supports_flash_attn}  # noqa: SLF001 -- upstream has no other word
+    if not flags.get(name, True):
+        raise TrainingError(
+            "conflict",
+            f"{config.model_type} models do not support {ATTENTIONS[name].title}.",
+            hint="Choose automatic attention.",
+        )
+    config._attn_implementation = name  # noqa: SLF001 -- upstream has no other word
+
+
 def attention_implementation(config: PreTrainedConfig) -> str:
-    """Return SDPA, the fastest attention every machine supports, or eager if a family lacks it."""
+    """Return what was chosen, or SDPA, the fastest attention every machine supports, or eager."""
+    if chosen := config._attn_implementation:  # noqa: SLF001 -- upstream has no other word
+        return str(chosen)
     return "sdpa" if heads.model_class(config)._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word

@@ -42,6 +42,16 @@ WAYS: dict[str, dict[str, Any]] = {
     "kahan": {"precision": "bf16_kahan"},
     "lora": LORA,
     "lion": {"precision": "bf16", "optimisation__optim": "lion_32bit"},
+    **{
+        f"eager, {name}": changes | {"model__attention": "eager"}
+        for name, changes in {
+            "fp32": {"precision": "fp32"},
+            "bf16": {"precision": "bf16"},
+            "lora": LORA,
+            "rounded": {"precision": "fp32_bf16_matmul"},
+            "lora in float32": LORA | {"precision": "fp32"},
+        }.items()
+    },
     "muon": {"precision": "bf16", "optimisation__optim": "muon"},
     "muon in float32": {"precision": "fp32", "optimisation__optim": "muon"},
     "muon on the last layer": {
