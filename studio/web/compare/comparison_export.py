@@ -17,7 +17,7 @@ from studio.services.metrics import metrics
 from studio.web.compare import curve_shapes, curve_styles, svg_chart
 from studio.web.compare.comparison_url import ComparisonQuery, parse_query, runs_outside_brush
 from studio.web.compare.curve_styles import CurveAxis, CurveSet, StyledCurve
-from studio.web.compare.svg_chart import ChartLine, ChartOptions, ChartSize
+from studio.web.compare.svg_chart import Chart, ChartLine, ChartOptions, ChartSize
 from studio.web.i18n import formatting
 from studio.web.rendering.render import attachment_response
 
@@ -70,16 +70,24 @@ def draw_charts(
     db: Session, view: ComparisonQuery, made: Comparison, size: ChartSize = FILE_SIZE
 ) -> dict[str, str]:
     """Draw each metric of a view as SVG."""
+    charts = prepare_charts(db, view, made, size)
+    return {key: svg_chart.render_svg(one.x, one.lines, one.options) for key, one in charts.items()}
+
+
+def prepare_charts(
+    db: Session, view: ComparisonQuery, made: Comparison, size: ChartSize
+) -> dict[str, Chart]:
+    """Return a chart of each metric of a view."""
     keys = metric_keys(db, view, made)
     axis = CurveAxis(x=view.x, group=view.group)
     curve_set = curve_styles.load_curves(db, made.runs, keys, axis, size.buckets)
-    return {key: _draw_chart(curve_set, key, view, made, size) for key in keys}
+    return {key: _prepare_chart(curve_set, key, view, made, size) for key in keys}
 
 
-def _draw_chart(
+def _prepare_chart(
     found: CurveSet, key: str, view: ComparisonQuery, made: Comparison, size: ChartSize
-) -> str:
-    """Draw one metric as a view shows it, without the hidden runs."""
+) -> Chart:
+    """Return the chart of one metric as a view shows it, without the hidden runs."""
     hidden = {*view.hide, *runs_outside_brush(made, view.brush)}
     visible = found.visible_curves(key, curve_styles.without_hidden(found.styles, hidden))
     base_id = found.line_of(made.base.id or 0)
@@ -102,7 +110,7 @@ def _draw_chart(
         span=view.x_range,
     )
     lines = [_chart_line(curve, view.smooth if is_noisy(key) else 0) for curve in visible]
-    return svg_chart.render_svg(found.curves.x, lines, options)
+    return Chart(x=found.curves.x, lines=lines, options=options)
 
 
 def _chart_line(curve: StyledCurve, smoothing: float) -> ChartLine:

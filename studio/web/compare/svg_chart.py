@@ -9,10 +9,12 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from markupsafe import Markup
 
 from studio.services.metrics.metrics import Series
+from studio.web.compare.chart_readings import Reading, take_readings
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 from studio.web.rendering.colours import DASHES, series_colours
@@ -31,6 +33,8 @@ MAX_BANDS = 4
 """With more lines than this, bands would only hide each other."""
 OUTLIER_SHARE = 0.02
 """The share of values at each end that a clipped axis leaves out."""
+MAX_LABEL = 32
+"""Letters of a curve's name in a tooltip."""
 MIN_RANGE = 1e-300
 """Below this, the arithmetic of a scale would underflow."""
 
@@ -98,6 +102,15 @@ class ChartOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Curves over one x axis, and how to draw them."""
+
+    x: Sequence[float]
+    lines: Sequence[ChartLine]
+    options: ChartOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """Maps values to pixels."""
 
@@ -135,6 +148,8 @@ def to_markup(svg: str) -> Markup:
 def render_svg(x: Sequence[float], lines: Sequence[ChartLine], options: ChartOptions) -> str:
     """Draw curves, with axes and a legend.
 
+    The values of a place are shown while the pointer is above or below it.
+
     A value that was NaN or infinite interrupts its curve, and has a mark above. A curve without a
     value at a place of the shared x axis continues: it is logged less often than others.
     """
@@ -156,6 +171,7 @@ def render_svg(x: Sequence[float], lines: Sequence[ChartLine], options: ChartOpt
             if scales[0].contains(position)
         ),
         *(_legend_entry(line, index, options) for index, line in enumerate(lines)),
+        *_reading_strips(x, lines, scales, options),
         "</svg>",
     ]
     return "\n".join(body)
@@ -395,6 +411,39 @@ def _legend_entry(line: ChartLine, index: int, options: ChartOptions) -> str:
         f'<path d="M{x:.0f} {y - 4}h20" {look}/>'
         f'<text class="ink" x="{x + 26:.0f}" y="{y}" fill="{INK}">{escape(label)}</text>'
     )
+
+
+def _reading_strips(
+    x: Sequence[float], lines: Sequence[ChartLine], scales: Scales, options: ChartOptions
+) -> Iterator[str]:
+    """Cover the plot with transparent strips, each with the values of one place as its tooltip."""
+    x_scale, _y_scale = scales
+    readings = [
+        reading
+        for reading in take_readings(x, [line.series for line in lines])
+        if x_scale.contains(reading.place) and _is_drawable(reading.place, x_scale)
+    ]
+    middles = [x_scale.position(reading.place) for reading in readings]
+    borders = [(left + right) / 2 for left, right in pairwise(middles)]
+    edges = pairwise([LEFT, *borders, options.right])
+    for (left, right), reading in zip(edges, readings, strict=False):
+        size = f'width="{right - left:.1f}" height="{options.bottom - TOP}"'
+        text = escape("\n".join(_reading_lines(reading, lines, options)))
+        yield (
+            f'<rect class="reading" x="{left:.1f}" y="{TOP}" {size} fill="{INK}" fill-opacity="0">'
+            f"<title>{text}</title></rect>"
+        )
+
+
+def _reading_lines(
+    reading: Reading, lines: Sequence[ChartLine], options: ChartOptions
+) -> Iterator[str]:
+    place = formatting.axis_value(reading.place, options.x_axis)
+    yield f"{formatting.axis_title(options.x_axis)}: {place}"
+    for line, value in zip(lines, reading.values, strict=True):
+        if value is not None:
+            shown = formatting.metric_value(value, options.y_metric)
+            yield f"{_cut(line.label, MAX_LABEL)}: {shown}"
 
 
 def _linear_ticks(low: float, high: float, target: int) -> list[float]:

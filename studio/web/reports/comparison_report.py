@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from markupsafe import Markup
 from sqlmodel import Session
 
 from studio.db.tables import Run
@@ -15,13 +14,20 @@ from studio.services.compare import compare, verdict
 from studio.services.compare.compare import IGNORED_KEYS, Comparison, MetricCell, SettingDifference
 from studio.services.runs import artifacts, runs
 from studio.services.samples import sample_ratings
-from studio.web.compare import comparison_export, curve_styles, sample_table, svg_chart
+from studio.web.compare import comparison_export, curve_styles, sample_table
 from studio.web.compare.comparison_url import ComparisonQuery
 from studio.web.compare.sample_table import Cell, SampleFilter, Table
 from studio.web.compare.svg_chart import ChartSize
 from studio.web.i18n import formatting
 from studio.web.reports.report_file import render_report
-from studio.web.reports.report_parts import BUCKETS, CHART_HEIGHT, CHART_WIDTH, shorten
+from studio.web.reports.report_parts import (
+    BUCKETS,
+    CHART_HEIGHT,
+    CHART_WIDTH,
+    DrawnChart,
+    draw_chart,
+    shorten,
+)
 
 COLUMNS = 5
 """Runs beside each other in one table: as many as fit on paper."""
@@ -110,13 +116,13 @@ def render_comparison_report(
     )
 
 
-def _draw_charts(db: Session, view: ComparisonQuery, made: Comparison) -> list[Markup]:
+def _draw_charts(db: Session, view: ComparisonQuery, made: Comparison) -> list[DrawnChart]:
     keys = comparison_export.metric_keys(db, view, made)[:MAX_CHARTS]
     view = view.model_copy(update={"m": keys})
     buckets = min(BUCKETS, max(MIN_BUCKETS, MAX_POINTS // len(made.runs)))
     size = ChartSize(width=CHART_WIDTH, height=CHART_HEIGHT, buckets=buckets)
-    drawn = comparison_export.draw_charts(db, view, made, size)
-    return [svg_chart.to_markup(svg) for svg in drawn.values()]
+    charts = comparison_export.prepare_charts(db, view, made, size)
+    return [draw_chart(chart) for chart in charts.values()]
 
 
 def _list_facts(db: Session, made: Comparison) -> Iterator[RunFacts]:

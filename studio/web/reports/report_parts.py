@@ -3,10 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from studio.db.tables import Sample
 from studio.services.results.run_verdict import AnswerPair
 from studio.services.samples import sample_diff
 from studio.services.samples.sample_diff import AnswerScore
+from studio.web.compare import svg_chart
+from studio.web.compare.chart_readings import take_readings
+from studio.web.compare.svg_chart import Chart
+from studio.web.i18n import formatting
 
 CHART_WIDTH, CHART_HEIGHT = 520, 300
 BUCKETS = 300
@@ -27,6 +33,33 @@ class ReportedAnswers:
     has_before: bool
     step: int | None
     """The step of the newest answers; None after training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnChart:
+    """A chart, and the values that it shows as a table."""
+
+    svg: Markup
+    heads: list[str]
+    """Of the x axis, then of each curve."""
+    rows: list[list[str]]
+
+
+def draw_chart(chart: Chart) -> DrawnChart:
+    """Draw a chart for a report."""
+    options = chart.options
+    readings = take_readings(chart.x, [line.series for line in chart.lines])
+    return DrawnChart(
+        svg=svg_chart.to_markup(svg_chart.render_svg(chart.x, chart.lines, options)),
+        heads=[formatting.axis_title(options.x_axis), *(line.label for line in chart.lines)],
+        rows=[
+            [
+                formatting.axis_value(reading.place, options.x_axis),
+                *(formatting.metric_value(value, options.y_metric) for value in reading.values),
+            ]
+            for reading in readings
+        ],
+    )
 
 
 def first_and_last(samples: Sequence[Sample]) -> ReportedAnswers:

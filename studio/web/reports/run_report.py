@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from markupsafe import Markup
 from pydantic import ValidationError
 from sqlmodel import Session
 
@@ -23,8 +22,7 @@ from studio.services.metrics.metrics import Curves, Series
 from studio.services.precision import magnitudes
 from studio.services.results import improvements, run_verdict
 from studio.services.runs import artifacts, failure_report, runs
-from studio.web.compare import svg_chart
-from studio.web.compare.svg_chart import ChartLine, ChartOptions, ChartSize
+from studio.web.compare.svg_chart import Chart, ChartLine, ChartOptions, ChartSize
 from studio.web.i18n import formatting
 from studio.web.rendering import live_figures
 from studio.web.rendering.colours import DASHES, run_hue
@@ -33,6 +31,8 @@ from studio.web.reports.report_parts import (
     BUCKETS,
     CHART_HEIGHT,
     CHART_WIDTH,
+    DrawnChart,
+    draw_chart,
     first_and_last,
     shorten,
 )
@@ -126,8 +126,8 @@ def list_changed_settings(run: Run) -> list[ChangedSetting]:
     ]
 
 
-def draw_charts(db: Session, run: Run) -> list[Markup]:
-    """Draw the charts of a run's page that have values, as SVG."""
+def draw_charts(db: Session, run: Run) -> list[DrawnChart]:
+    """Draw the charts of a run's page that have values."""
     run_id = run.id or 0
     reported = metrics.list_keys(db, [run_id])
     plots = [plot for plot in charts_tab.list_plots(run, reported) if {*plot.keys} & {*reported}]
@@ -137,7 +137,7 @@ def draw_charts(db: Session, run: Run) -> list[Markup]:
     return [_draw_plot(plot, run_id, curves, f"chart-{at}") for at, plot in enumerate(plots)]
 
 
-def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> Markup:
+def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> DrawnChart:
     lines = [
         ChartLine(
             series=series,
@@ -157,7 +157,7 @@ def _draw_plot(plot: Plot, run_id: int, curves: Curves, name: str) -> Markup:
         name=name,
         size=ChartSize(width=CHART_WIDTH, height=CHART_HEIGHT),
     )
-    return svg_chart.to_markup(svg_chart.render_svg(curves.x, lines, options))
+    return draw_chart(Chart(x=curves.x, lines=lines, options=options))
 
 
 def _best_point(key: str, x: Sequence[float], series: Series) -> tuple[float, float] | None:

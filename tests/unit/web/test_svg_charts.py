@@ -7,6 +7,7 @@ import pytest
 
 from studio.services.metrics.metrics import Series
 from studio.web.compare import svg_chart
+from studio.web.compare.chart_readings import MAX_READINGS, take_readings
 from studio.web.compare.svg_chart import ChartLine, ChartOptions, ChartSize
 
 X = [1.0, 2.0, 3.0, 4.0]
@@ -112,3 +113,34 @@ def test_long_title_takes_two_lines_and_is_never_wider_than_the_chart() -> None:
     assert lines[1].endswith("…")
     assert f"<title>{title}</title>" in svg
     assert all(len(line) * 7.5 <= 520 - 72 for line in lines)
+
+
+def test_place_under_the_pointer_shows_its_values() -> None:
+    lines = [one(1.0, 2.0, None, 4.0, label="a"), one(None, None, 0.5, None, label="b")]
+    drawn = svg_chart.render_svg(X, lines, PLAIN)
+
+    strip = r'<rect class="reading" x="(.*?)" .*? width="(.*?)" .*?<title>(.*?)<'
+    strips = re.findall(strip, drawn, re.DOTALL)
+    assert [text for _x, _width, text in strips] == [
+        "Step: 1\na: 1",
+        "Step: 2\na: 2",
+        "Step: 3\nb: 0.5",
+        "Step: 4\na: 4",
+    ]
+    ends = [float(x) + float(width) for x, width, _text in strips]
+    assert (float(strips[0][0]), ends[-1]) == (svg_chart.LEFT, PLAIN.right)
+    assert ends[:-1] == pytest.approx([float(x) for x, _width, _text in strips[1:]], abs=0.1)
+
+
+def test_readings_hold_the_newest_value_since_the_one_before() -> None:
+    count = 100
+    line = Series([float(step) for step in range(count)], [], [], [])
+    rare = Series([1.0 if step == 2 else None for step in range(count)], [], [], [])
+    found = take_readings(list(range(count)), [line, rare])
+
+    assert len(found) == MAX_READINGS
+    assert (found[0].place, found[-1].place) == (0, count - 1)
+    assert [reading.values[0] for reading in found] == [reading.place for reading in found]
+    assert [reading.place for reading in found if reading.values[1] is not None] == [
+        next(reading.place for reading in found if reading.place >= 2)
+    ]

@@ -17,6 +17,7 @@ from studio.db.tables import Run
 from studio.protocols.events import Failed, Sampled, Started
 from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
+from studio.web.i18n import formatting
 from studio.web.reports.report_file import MAX_BYTES
 from tests.support.factories import (
     make_finished_run,
@@ -302,3 +303,18 @@ def test_validation_has_colour_of_its_run_and_a_dash(client: TestClient, engine:
     assert legend[:2] == [("1", ""), ("1", 'dasharray="6 3"')]
     swatch = parse_page(html).one("h1").one("svg")
     assert swatch.attributes["class"] == "swatch series-1"
+
+
+def test_values_of_each_chart_are_in_a_table(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        events = [metrics_event(1, loss=2.0, eval_loss=2.5), metrics_event(2, loss=1.5)]
+        attempts.apply_events(db, run, events, 100)
+
+    table = parse_page(report(client)).all("figure")[0].one("table")
+    shown = [[one.text for one in row.all("th") + row.all("td")] for row in table.all("tr")]
+    assert shown == [
+        ["Step", "Training loss", "Validation loss"],
+        ["1", "2", "2.5"],
+        ["2", "1.5", formatting.NO_VALUE],
+    ]
