@@ -58,7 +58,7 @@ class ReferenceRecipe(Recipe):
         """Whether the reference scores all answers before training."""
         if not self.has_reference:
             return False
-        if self._changes_base:
+        if self._starts_with_adapter:
             return True
         if self.reference_scores != "automatic":
             return self.reference_scores == "precomputed"
@@ -66,10 +66,11 @@ class ReferenceRecipe(Recipe):
         return self.adapter.kind == "full" or epochs >= _PRECOMPUTES_FROM
 
     @property
-    def _changes_base(self) -> bool:
+    def _starts_with_adapter(self) -> bool:
         """Whether the model without its adapter is not the model before training."""
         variant = self.adapter.lora_variant
-        return variant is not None and variant.changes_base
+        changes_base = variant is not None and variant.changes_base
+        return changes_base or self.adapter.continue_from is not None
 
     def own_conflicts(self) -> Iterator[Conflict]:
         if self.data.packing:
@@ -89,6 +90,13 @@ class ReferenceRecipe(Recipe):
             yield Conflict(
                 message=f"{variant.title} changes the base model, so the model without its adapter "
                 "is not the reference.",
+                hint="Score the reference once, before training.",
+                param=self.reference_param,
+            )
+        if self.adapter.continue_from and self.reference_scores == "adapter_off":
+            yield Conflict(
+                message=f"The reference is the model of {self.adapter.continue_from}, which is not "
+                "the model without its adapter.",
                 hint="Score the reference once, before training.",
                 param=self.reference_param,
             )

@@ -61,6 +61,8 @@ class JobSpec(FieldDocs, BaseModel):
     """Whether to resume from the newest complete checkpoint; if not, checkpoints are deleted."""
     code: str = ""
     """The checksum of the model's custom code that may run; empty runs none."""
+    adapter: Path | None = None
+    """The folder of the adapter to continue from; None starts a new one."""
     cache: Path | None = None
     """Where to cache tokenised data for later runs; None disables the cache."""
 
@@ -109,6 +111,11 @@ class RunDir(WorkDir):
     def adapter_start(self) -> Path:
         """The adapter before training, if it started as a part of the base model's weights."""
         return self.root / "adapter_start.safetensors"
+
+    @property
+    def parent_adapter(self) -> Path:
+        """A copy of the adapter that the run continues from: its weights and config."""
+        return self.root / "parent_adapter"
 
     def write_exit_code(self, pid: int, code: int) -> None:
         """Record the exit code of a process, for processes that cannot wait for it."""

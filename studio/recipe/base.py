@@ -163,6 +163,13 @@ def _adapter_conflicts(adapter: sections.Lora | sections.FullFineTune) -> Iterat
             hint="Choose plain LoRA, or keep the frozen model as saved.",
             param="adapter.variant",
         )
+    if variant is not None and variant.changes_base and adapter.continue_from is not None:
+        yield Conflict(
+            message=f"{variant.title} starts a new adapter, so it cannot continue from "
+            f"{adapter.continue_from}.",
+            hint="Choose plain LoRA.",
+            param="adapter.variant",
+        )
     if isinstance(adapter, sections.FullFineTune) and adapter.trained.is_nothing:
         yield Conflict(
             message="With 0 last layers and nothing else, nothing would be trained.",

@@ -361,6 +361,14 @@ class Lora(Section, title="LoRA adapter"):
     """As saved keeps each weight in the format of its file. Modes that compute in float32 widen
     it to float32. 8 bits take half the memory of 16 bits; 4 bits take a quarter."""
 
+    continue_from: Annotated[
+        str | None,
+        Field(max_length=20, pattern=r"^run-[1-9]\d*$"),
+        FieldSpec("Continue from run", advanced=True, is_studio_own=True),
+    ] = None
+    """Train on from the adapter of another run, such as `run-12`, instead of a new adapter. It
+    needs the same base model, rank, alpha, variant and targets. Leave empty for a new adapter."""
+
     @property
     def quantised(self) -> Quantised | None:
         """The format that the frozen model is quantised to, or None."""
@@ -386,6 +394,8 @@ class FullFineTune(Section, title="Full fine-tune"):
     """Train every weight. Learns the most, needs the most memory and a lower learning rate."""
 
     kind: Literal["full"] = "full"
+    continue_from: ClassVar[None] = None
+    """It continues from a run by using its model as the base model."""
 
     trained_layers: Annotated[
         int | None, Ge(0), Le(10_000), FieldSpec("Last layers only", "layers", advanced=True)

@@ -51,10 +51,8 @@ class TrainingJob:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
-    variant: LoraVariant | None
-    """None in a full fine-tune."""
-    lr_ratio: float
-    """How many times the learning rate an adapter's second matrices use."""
+    trained: Lora | FullFineTune
+    """What the recipe trains."""
     optimisation: Optimisation
     template: chat_templates.ChatTemplate | None
     """None if there is only text."""
@@ -105,8 +103,7 @@ class TrainingJob:
             model=model,
             tokenizer=tokenizer,
             adapter=loader.adapter_config(adapter, model),
-            variant=adapter.lora_variant,
-            lr_ratio=adapter.lr_ratio if isinstance(adapter, Lora) else 1.0,
+            trained=adapter,
             optimisation=recipe.optimisation,
             template=template,
             train=train,
@@ -115,9 +112,24 @@ class TrainingJob:
         )
 
     @property
+    def variant(self) -> LoraVariant | None:
+        """The variant of its adapter; None in a full fine-tune."""
+        return self.trained.lora_variant
+
+    @property
+    def lr_ratio(self) -> float:
+        """How many times the learning rate an adapter's second matrices use."""
+        return self.trained.lr_ratio if isinstance(self.trained, Lora) else 1.0
+
+    @property
     def changes_base(self) -> bool:
         """Whether the adapter starts as a part of the base model's weights."""
         return self.variant is not None and self.variant.changes_base
+
+    @property
+    def starts_with_adapter(self) -> bool:
+        """Whether the model without its adapter is not the model before training."""
+        return self.changes_base or self.trained.continue_from is not None
 
     @property
     def stop_tokens(self) -> list[int]:

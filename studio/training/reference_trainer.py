@@ -94,12 +94,13 @@ class ReferenceTrainer(NextTokenTrainer):
     def _reference_model(self) -> Iterator[nn.Module]:
         """Give the untrained model, which computes in the precision of the training steps.
 
-        An adapter that started as a part of the base model belongs to the untrained model.
+        An adapter that started as a part of the base model, or as the result of another run,
+        belongs to the untrained model.
         """
         with (
             matmul_precision.apply_precision(self.mode, self.args.device),
             evaluation_mode(self.model),
-            nullcontext() if self.changes_base else self.without_adapter(),
+            nullcontext() if self.starts_with_adapter else self.without_adapter(),
             self.accelerator.autocast(),
         ):
             yield self.model

@@ -24,7 +24,7 @@ from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import TrainingJob
 from studio.training.memory.dry_run import BatchShape
-from studio.training.models import loader, lora_variants
+from studio.training.models import continued_adapter, loader, lora_variants
 from studio.training.monitoring import early_stopping
 from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
 from studio.training.precision import fsdp, muon, optimizers
@@ -76,12 +76,14 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         # Adapter weights are initialised at random, and upstream sets the seed only after this.
         set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
-        self.changes_base = job.changes_base
+        self.starts_with_adapter = job.starts_with_adapter
         self.lr_ratio = job.lr_ratio
         self.optim = job.optimisation.optim
         self.embedding_rate = job.optimisation.embedding_learning_rate
         if job.variant is not None and job.changes_base:
             lora_variants.split_base(model, job.variant, job.run_dir.adapter_start)
+        if job.adapter is not None and job.spec.adapter is not None:
+            continued_adapter.start_from(model, job.adapter, job.spec.adapter)
         with loader.keep_trained_float32(model) if job.adapter else nullcontext():
             super().__init__(
                 model=model,
