@@ -23,6 +23,7 @@ from studio.services.datasets import data_quality, token_stats, versions
 from studio.services.models import downloads, models
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
+from studio.services.runs import continuation
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.weights import model_files, model_metadata
@@ -87,6 +88,7 @@ def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """
     return [
         *_check_base_model(db, recipe),
+        *continuation.check(db, recipe),
         *_check_chat_template(db, recipe),
         *data_quality.check(db, recipe),
         *token_stats.check(db, recipe),

@@ -14,7 +14,7 @@ from studio.recipe import yaml
 from studio.services.accounts import secrets
 from studio.services.datasets import versions
 from studio.services.models import models, remote_code_trust
-from studio.services.runs import artifacts
+from studio.services.runs import artifacts, continuation
 from studio.settings import Settings
 from studio.worker.processes import process
 from studio.worker.processes.launcher import LaunchSpec
@@ -58,6 +58,7 @@ def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> 
         attempt=run.attempt,
         resume=run.resumes,
         dataset=artifacts.dataset_facts(db, run),
+        adapter=continuation.copy_adapter(db, run, folder, settings.runs),
         cache=settings.cache,
     )
     folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
