@@ -421,10 +421,10 @@ def _check_model(db: Session, name: str) -> None:
 
 def _build_recipe(db: Session, request: JobRequest, training: Dataset) -> AnyRecipe:
     """Return the recipe of a request. `changes` overrides everything else."""
-    base = model_names.base_model_name(db, request.model)
-    _check_model(db, base)
+    start = model_names.start_values(db, request.model)
+    _check_model(db, start["base_model"])
     values = {
-        "base_model": base,
+        **start,
         "dataset": training.name,
         "checkpoints": {"keep_after_success": True},
     }

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlmodel import Session, col, select
 
@@ -19,7 +20,7 @@ from studio.protocols.run_dir import RunDir
 from studio.services.accounts import owners
 from studio.services.models import models, remote_code_trust, served_models
 from studio.services.models.served_models import ServedModel
-from studio.services.runs import artifacts, bulk_actions
+from studio.services.runs import artifacts, bulk_actions, continuation
 
 ORGANISATION = "local"
 """Takes the place of OpenAI's organisation."""
@@ -107,31 +108,28 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
     return served_models.for_result(run, folder, weights)
 
 
-def base_model_name(db: Session, name: str) -> str:
-    """Return the recipe's name of a model that a job starts from.
+def start_values(db: Session, name: str) -> dict[str, Any]:
+    """Return the settings of a recipe that starts from a model, or continues its adapter.
 
     Raises:
-        InvalidError: It is an adapter or a checkpoint, which cannot be a base model.
+        InvalidError: It is a checkpoint, or an adapter that cannot be continued.
         NotFoundError: There is none with that name.
 
     """
     tuned = _parse_tuned_name(db, name)
     if tuned is None:
-        return name
-    run = tuned.run
+        return {"base_model": name}
     if tuned.step is not None:
         raise InvalidError(
             f"{name} is a checkpoint: it can answer, but training cannot start from it.",
             hint=f"Start from {tuned.model}, or from its base model.",
             param="model",
         )
-    if run.recipe.adapter.kind != "full":
-        raise InvalidError(
-            f"{name} is an adapter on {run.recipe.base_model}: training cannot start from it.",
-            hint="Export the run as a merged model and add that, or start from its base model.",
-            param="model",
-        )
-    return f"run-{run.id}"
+    try:
+        return continuation.start_values(tuned.run)
+    except InvalidError as error:
+        error.param = "model"
+        raise
 
 
 def delete(db: Session, runs: Path, name: str) -> None:

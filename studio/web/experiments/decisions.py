@@ -174,6 +174,8 @@ def _tuned_parts(db: Session, recipe: AnyRecipe, preview: RecipePreview) -> Iter
     reason = preview.summary if recipe.precision == AUTO else ""
     yield TunedPart(translate(PRECISIONS[resolved.precision].title), translate(reason))
     yield TunedPart(_adapter_text(resolved))
+    if recipe.adapter.continue_from:
+        yield TunedPart(gettext("continues %(run)s") % {"run": recipe.adapter.continue_from})
     yield TunedPart(_batch_text(resolved))
     yield TunedPart(_length_text(resolved))
     if preview.estimate and preview.estimate.memory:

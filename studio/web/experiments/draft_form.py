@@ -41,6 +41,7 @@ from studio.web.forms.recipe_form import (
     field_problems,
     fieldset,
     is_same_value,
+    nested_values,
     parse_posted,
 )
 from studio.web.i18n import formatting
@@ -206,12 +207,18 @@ def _method_for(db: Session, dataset: Dataset, name: str) -> Method:
 
 
 def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
-    """Start another method's form with the model, precision and, if it fits, the dataset."""
+    """Start another method's form with the model, precision and, if it fits, the dataset.
+
+    An adapter that continues from a run belongs to the model.
+    """
     fresh = draft_from_preset(db, get_method(name), "")
     chosen = {key: value for key, value in _required_choices(draft).items() if value}
     if chosen.get("dataset") not in choices.fitting_datasets(db, fresh.method):
         chosen.pop("dataset", None)
     kept = replace(fresh, notes=draft.notes, view=draft.view)
+    adapter = nested_values(draft.values, "adapter")
+    if adapter.get("continue_from"):
+        chosen["adapter"] = adapter
     return replace(kept, values={**fresh.values, **chosen})
 
 

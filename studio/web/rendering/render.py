@@ -24,7 +24,7 @@ from studio.errors import StudioError
 from studio.methods import DEFAULT_OBJECTIVE
 from studio.recipe.dotted_keys import flatten
 from studio.redaction import redact
-from studio.services.runs import runs
+from studio.services.runs import continuation, runs
 from studio.services.workers import workers
 from studio.services.workers.workers import WorkerExit
 from studio.web.auth import template_permissions
@@ -176,6 +176,7 @@ def _environment() -> Environment:
         dock=navigation.DOCK_ITEMS,
         may=template_permissions.may,
         figure=live_figures.figure,
+        continue_url=continuation.start_url,
         tiles=live_figures.tiles,
         table_metric=DEFAULT_OBJECTIVE,
         worker_status=worker_status,

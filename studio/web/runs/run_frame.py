@@ -12,7 +12,7 @@ from studio.services import recent_ends
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.queue import queue
-from studio.services.runs import runs
+from studio.services.runs import continuation, runs
 from studio.services.workers import workers
 from studio.web.forms import choices
 from studio.web.rendering.render import page
@@ -60,6 +60,8 @@ def tab_page(
         position=queue.position(db, run),
         precisions=choices.precision_options(workers.training_hardware(db)),
         alarm_count=len(runs.list_alarms(db, run_id)),
+        ancestors=continuation.ancestors(db, run),
+        children=continuation.children(db, run),
         last_metric=metrics.newest_id(db, [run_id]),
         last_event=(newest[0].id or 0) if newest else 0,
         **context,

@@ -159,6 +159,17 @@ def test_job_cannot_start_from_checkpoint(client: TestClient, engine: Engine) ->
     assert error(client.post("/v1/fine_tuning/jobs", json=wish)) == (400, "invalid", "model")
 
 
+def test_job_can_continue_a_fine_tuned_model(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_finished_run(db, adapter={"kind": "lora", "r": 4})
+    client.post("/v1/files", data={"purpose": "fine-tune"}, files={"file": ("a.jsonl", ROWS)})
+    wish = {"model": "ft:starter:local::1", "training_file": "file-1"}
+    recipe = client.post("/v1/fine_tuning/jobs", json=wish).json()["x_studio"]["recipe"]
+
+    assert (recipe["base_model"], recipe["adapter"]["r"]) == ("starter", 4)
+    assert recipe["adapter"]["continue_from"] == "run-1"
+
+
 def test_base_model_cannot_be_deleted(client: TestClient) -> None:
     assert error(client.delete("/v1/models/starter"))[:2] == (409, "conflict")
 

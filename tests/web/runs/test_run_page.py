@@ -379,3 +379,28 @@ def test_run_without_model_cannot_be_downloaded(client: TestClient, engine: Engi
         409,
         "Run 1 has no model yet.",
     )
+
+
+def test_run_links_to_the_runs_before_and_after_it(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, adapter={"kind": "lora"})
+        make_finished_run(db, adapter={"kind": "lora", "continue_from": "run-1"})
+        make_run(db, adapter={"kind": "lora", "continue_from": "run-2"})
+
+    texts = [shown(client, number).one("header", id="head").text for number in (1, 2, 3)]
+    assert "Continues" not in texts[0]
+    assert "Continued by #2" in texts[0]
+    assert "Continues #1 Continued by #3" in " ".join(texts[1].split())
+    assert "Continues #2 ← #1" in " ".join(texts[2].split())
+
+
+def test_finished_run_offers_to_continue(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, adapter={"kind": "lora"})
+        make_running(db)
+    link = shown(client).one("li", id="do-continue").one("a")
+    form = parse_page(client.get(link.attributes["href"]).text)
+
+    assert form.one("input", id="adapter-continue_from").attributes["value"] == "run-1"
+    assert "continues run-1" in form.text
+    assert shown(client, 2).all("li", id="do-continue") == []
