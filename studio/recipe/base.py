@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from studio.recipe import sections
+from studio.recipe import adapters, sections
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.fields import FieldSpec, Section, field_spec
 from studio.recipe.model_options import ModelOptions
@@ -64,8 +64,8 @@ class Recipe(Section):
     machine that trains it."""
 
     optimisation: sections.Optimisation = sections.Optimisation()
-    adapter: Annotated[sections.Lora | sections.FullFineTune, Field(discriminator="kind")] = (
-        sections.Lora()
+    adapter: Annotated[adapters.Lora | adapters.FullFineTune, Field(discriminator="kind")] = (
+        adapters.Lora()
     )
     model: ModelOptions = ModelOptions()
     data: sections.Data = sections.Data()
@@ -118,7 +118,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
         return  # The studio chooses a precision that fits the other settings.
     attention = ATTENTIONS[recipe.model.attention]
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
-    if mode.is_for_all_weights and isinstance(adapter, sections.Lora):
+    if mode.is_for_all_weights and isinstance(adapter, adapters.Lora):
         yield Conflict(
             message=f"{mode.title} sets the format of trained weights; an adapter's are float32.",
             hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
@@ -137,7 +137,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
             hint="Choose automatic attention, or a 16-bit precision.",
             param="model.attention",
         )
-    if isinstance(adapter, sections.Lora) and mode.autocast is None:
+    if isinstance(adapter, adapters.Lora) and mode.autocast is None:
         dtype = adapter.base_dtype
         if dtype not in ("native", mode.weights) and adapter.quantised is None:
             yield Conflict(
@@ -154,7 +154,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
         )
 
 
-def _adapter_conflicts(adapter: sections.Lora | sections.FullFineTune) -> Iterator[Conflict]:
+def _adapter_conflicts(adapter: adapters.Lora | adapters.FullFineTune) -> Iterator[Conflict]:
     variant, quantised = adapter.lora_variant, adapter.quantised
     if variant is not None and variant.changes_base and quantised is not None:
         yield Conflict(
@@ -170,7 +170,7 @@ def _adapter_conflicts(adapter: sections.Lora | sections.FullFineTune) -> Iterat
             hint="Choose plain LoRA.",
             param="adapter.variant",
         )
-    if isinstance(adapter, sections.FullFineTune) and adapter.trained.is_nothing:
+    if isinstance(adapter, adapters.FullFineTune) and adapter.trained.is_nothing:
         yield Conflict(
             message="With 0 last layers and nothing else, nothing would be trained.",
             hint="Train at least 1 layer, or choose what else to train.",
@@ -179,7 +179,7 @@ def _adapter_conflicts(adapter: sections.Lora | sections.FullFineTune) -> Iterat
 
 
 def _optimisation_conflicts(
-    optimisation: sections.Optimisation, adapter: sections.Lora | sections.FullFineTune
+    optimisation: sections.Optimisation, adapter: adapters.Lora | adapters.FullFineTune
 ) -> Iterator[Conflict]:
     """Yield settings for weights that are not trained."""
     part = adapter.trained

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.precision import DType
-from studio.recipe.sections import FullFineTune, Lora
 
 ExportKind = Literal["full", "merged", "merged_original", "adapter"]
 """`full`: every weight of a full fine-tune. `merged`: the adapter merged into the base it was

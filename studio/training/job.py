@@ -10,12 +10,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from studio import hardware
 from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
+from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.recipe.sections import FullFineTune, Lora, Optimisation
+from studio.recipe.sections import Optimisation
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows

@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 
 from studio.protocols.events import Sampled
+from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS, QUANTISED
-from studio.recipe.sections import FullFineTune, Lora
 from studio.recipe.yaml import dump
 
 _RUN_TEMPLATE = """\

@@ -6,9 +6,10 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from studio.recipe.adapters import Lora
 from studio.recipe.fields import Section, field_spec
 from studio.recipe.optimizers import OPTIMIZERS
-from studio.recipe.sections import Checkpoints, EarlyStopping, Evaluation, Lora, Optimisation
+from studio.recipe.sections import Checkpoints, EarlyStopping, Evaluation, Optimisation
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

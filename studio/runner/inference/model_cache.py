@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
+from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import Lora
 from studio.training.checkpoints import checksums, trainer_state
 from studio.training.models import (
     adapter_base,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from studio.methods import AnyRecipe
+from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import Lora
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights.adapter_targets import AdapterTargets, LinearLayer

@@ -9,10 +9,10 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.recipe.adapters import FullFineTune
 from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import FullFineTune
 from studio.services.estimates import estimates
 from studio.services.estimates.estimates import EstimateInputs
 from studio.services.precision import recommendation

@@ -26,9 +26,9 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
 from studio.methods import AnyRecipe, count_sequences
+from studio.recipe.adapters import Lora
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import Lora
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes

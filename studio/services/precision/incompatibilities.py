@@ -11,12 +11,12 @@ from typing import Any
 
 from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
+from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.recipe.sections import FullFineTune, Lora
 from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
 from studio.weights import architectures, family_limits, weight_samples
 from studio.weights.architectures import CAUSAL_MODEL_HINT

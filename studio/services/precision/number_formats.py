@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from studio.methods import AnyRecipe
+from studio.recipe.adapters import FullFineTune, Lora, keeps_saved_dtypes
 from studio.recipe.optimizers import BLOCK, MIN_8BIT_SIZE, OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, DType, Precision
-from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
 from studio.weights.adapter_targets import AdapterTargets
 from studio.weights.model_facts import ModelFacts
 from studio.weights.rounding_error import CastRounding

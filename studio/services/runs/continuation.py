@@ -14,8 +14,8 @@ from studio.db.tables import Model, Run
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
 from studio.protocols.run_dir import RunDir
+from studio.recipe.adapters import Lora
 from studio.recipe.dotted_keys import flatten
-from studio.recipe.sections import Lora
 from studio.services.models import models
 from studio.services.precision.incompatibilities import Refusal
 

@@ -17,9 +17,9 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.recipe.sections import FullFineTune
 from studio.services.datasets import datasets
 from studio.services.models import models
 from studio.services.precision import number_formats, recommendation

@@ -16,8 +16,8 @@ from transformers.pytorch_utils import Conv1D
 from studio import hardware
 from studio.errors import InvalidError
 from studio.protocols.run_dir import JobSpec
+from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.precision import Precision
-from studio.recipe.sections import FullFineTune, Lora
 from studio.training.models import loader, quantised_weights, weight_formats
 
 

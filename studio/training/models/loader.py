@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from studio.errors import InvalidError, TrainingError
+from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.attention import ATTENTIONS, AttentionName
 from studio.recipe.fields import own_fields
 from studio.recipe.precision import DType, Precision, Quantised
-from studio.recipe.sections import FullFineTune, Lora
 from studio.training.models import (
     adapter_targets,
     heads,

@@ -24,8 +24,8 @@ from transformers.core_model_loading import (
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
+from studio.recipe.adapters import FullFineTune, Lora, keeps_saved_dtypes
 from studio.recipe.precision import DType, Precision
-from studio.recipe.sections import FullFineTune, Lora, keeps_saved_dtypes
 from studio.training.models import heads, loader, tokenizers
 from studio.weights import model_facts, safetensors_headers
 from studio.weights.safetensors_headers import TensorInfo

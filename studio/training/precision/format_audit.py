@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.pytorch_utils import Conv1D
 
+from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.optimizers import OPTIMIZERS, OptimizerRow
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.recipe.sections import Lora
 from studio.training.models import heads, loader, quantised_weights
 from studio.training.models.eval_context import evaluation_mode
 from studio.training.models.weight_formats import WeightFormats

@@ -15,9 +15,9 @@ from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
+from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import FullFineTune
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.estimates.memory import estimate_from_resolved
 from studio.training.memory.process_memory import RESIDENT, MemoryProbe

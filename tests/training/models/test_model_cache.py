@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.inference_service import GenerationRequest
-from studio.recipe.sections import Lora
+from studio.recipe.adapters import Lora
 from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
 from studio.runner.inference.server import TextStream, generate
 from studio.training.checkpoints import trainer_state

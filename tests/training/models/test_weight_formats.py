@@ -18,8 +18,8 @@ from transformers import (
 
 from studio.protocols.events import Finished, Sampled, Started
 from studio.protocols.run_dir import RunDir
+from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import Lora
 from studio.services.precision import number_formats
 from studio.training.models import loader, weight_formats
 from studio.weights import model_facts

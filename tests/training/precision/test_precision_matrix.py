@@ -23,8 +23,8 @@ from studio import hardware
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import Finished, Started
 from studio.recipe import yaml
+from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.sections import Lora
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import check
 from tests.support.covering import covering

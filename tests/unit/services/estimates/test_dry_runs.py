@@ -9,7 +9,7 @@ from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
-from studio.recipe.sections import Lora
+from studio.recipe.adapters import Lora
 from studio.services.estimates import estimates, measurements
 from studio.services.precision import recommendation
 from studio.settings import Settings
