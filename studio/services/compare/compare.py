@@ -105,8 +105,8 @@ class MetricCell:
 
     value: float | None
     delta: float | None = None
-    """This value minus the baseline's, as in `reading`; None for the baseline, or if one is
-    missing."""
+    """This value minus the baseline's, as in `reading`; None for the baseline, if one is missing,
+    or if their methods give the metric different meanings."""
     verdict: str = ""
     """better or worse; empty if the metric has no direction or noise explains the difference."""
     noise: NoiseVerdict = ""
@@ -210,9 +210,12 @@ def _metric_cell(
     value, repeats = run.metrics.get(name), seed_scatter.repeats(run.id or 0, name)
     if run is base or reading is None:
         return MetricCell(value=value, repeats=repeats)
+    spec = METRICS.get(name)
+    if spec and spec.better and spec.source != "studio" and run.recipe.method != base.recipe.method:
+        # A loss of preferences is not one of texts.
+        return MetricCell(value=value, repeats=repeats)
     delta = reading.value - reading.baseline
     noise = seed_scatter.judge(run.id or 0, base.id or 0, name, delta)
-    spec = METRICS.get(name)
     is_certain = noise == "beyond" or bool(spec and spec.is_noiseless)
     is_per_step = bool(spec and spec.is_per_step)
     has_sense = not is_per_step or _batch_settings(run) == _batch_settings(base)

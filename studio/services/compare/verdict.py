@@ -57,15 +57,25 @@ class Side:
     def mean(self) -> float:
         return fmean(self.values)
 
+    @property
+    def objective(self) -> str:
+        return METHODS[self.runs[0].recipe.method].metrics.objective.key
+
+    def shown(self, value: float, digits: int = 4) -> str:
+        """Return a value of the objective as a text: a part of 1 as a percentage."""
+        return (
+            f"{100 * value:.3g} %" if self.objective.endswith("_share") else f"{value:.{digits}g}"
+        )
+
     def __str__(self) -> str:
         if not self.values:
             return f"{self.label} \N{EN DASH}"
         spread = (
-            f" \N{PLUS-MINUS SIGN} {math.sqrt(variance(self.values)):.2g}"
+            f" \N{PLUS-MINUS SIGN} {self.shown(math.sqrt(variance(self.values)), 2)}"
             if len(self.values) > 1
             else ""
         )
-        return f"{self.label} {self.mean:.4g}{spread} (n = {len(self.values)})"
+        return f"{self.label} {self.shown(self.mean)}{spread} (n = {len(self.values)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +115,7 @@ def judge(db: Session, made: Comparison) -> Verdict:
             tone="same",
         )
     ranked = sorted(
-        sides, key=lambda side: side.mean, reverse=direction(_objective(sides)) == "higher"
+        sides, key=lambda side: side.mean, reverse=direction(sides[0].objective) == "higher"
     )
     difference = compare_sides(ranked[0].values, ranked[-1].values)
     headline = [*_loss_headline(ranked, difference), *_speed_headline(db, sides)]
@@ -179,10 +189,6 @@ def _finite(finals: Sequence[Mapping[str, float]], key: str) -> list[float]:
     return [value for final in finals if math.isfinite(value := final.get(key, math.nan))]
 
 
-def _objective(sides: Sequence[Side]) -> str:
-    return METHODS[sides[0].runs[0].recipe.method].metrics.objective.key
-
-
 def _problem(db: Session, made: Comparison, sides: Sequence[Side]) -> str:
     """Return why the runs cannot be judged; empty if they can."""
     for run in made.runs:
@@ -234,7 +240,8 @@ def _splits_differ(db: Session, compared: Sequence[Run]) -> bool:
 
 def _loss_headline(ranked: Sequence[Side], difference: Difference) -> list[str]:
     best, worst = ranked[0], ranked[-1]
-    share = abs(best.mean - worst.mean) / (abs(worst.mean) or 1)
+    gap, size = abs(best.mean - worst.mean), max(abs(best.mean), abs(worst.mean))
+    share = gap / size if size else 0.0
     if len(ranked) > 2 and (difference == "beyond" or share >= VISIBLE_SHARE):  # noqa: PLR2004 -- more than a pair
         first = f"{best.label} did best, {worst.label} worst."
         return [first, *_doubts(difference)]
@@ -244,9 +251,20 @@ def _loss_headline(ranked: Sequence[Side], difference: Difference) -> list[str]:
         return ["No difference beyond seed noise."]
     if share < VISIBLE_SHARE:
         return ["No visible difference."]
+    return [_lead(best, worst, share, difference)]
+
+
+def _lead(best: Side, worst: Side, share: float, difference: Difference) -> str:
+    """Say how far one side is ahead: relative to a value that may be 0, that would say nothing."""
+    is_relative = min(best.mean, worst.mean) > 0 and not METRICS[best.objective].starts_at_zero
+    first, second = best.shown(best.mean), worst.shown(worst.mean)
+    if difference == "unknown" and is_relative:
+        return f"{best.label} is ahead by {100 * share:.0f} %, with one seed each."
     if difference == "unknown":
-        return [f"{best.label} is ahead by {100 * share:.0f} %, with one seed each."]
-    return [f"{best.label} is ahead by {100 * share:.0f} %, which seed noise could explain."]
+        return f"{best.label} is ahead with {first} against {second}, with one seed each."
+    if is_relative:
+        return f"{best.label} is ahead by {100 * share:.0f} %, which seed noise could explain."
+    return f"{best.label} is ahead with {first} against {second}, which seed noise could explain."
 
 
 def _doubts(difference: Difference) -> list[str]:
@@ -261,7 +279,7 @@ def _is_settled(sides: Sequence[Side]) -> bool:
 
 
 def _loss_line(sides: Sequence[Side]) -> list[str]:
-    title = METRICS[_objective(sides)].title
+    title = METRICS[sides[0].objective].title
     return [f"{title}: {'; '.join(map(str, sides))}"] if any(side.values for side in sides) else []
 
 

@@ -11,7 +11,7 @@ from studio.protocols.events import Sampled
 from studio.services.compare import compare, verdict
 from studio.services.compare.verdict import Verdict, compare_sides
 from studio.services.runs import attempts, states
-from tests.support.factories import make_running, metrics_event
+from tests.support.factories import make_recipe, make_running, metrics_event
 
 
 def train(db: Session, loss: float, speed: float = 1000.0, **recipe: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
@@ -51,6 +51,41 @@ def test_large_difference_with_one_seed_each_is_left_open(db: Session) -> None:
     made = judged(db, train(db, 1.0, precision="fp32"), train(db, 2.0))
 
     assert made.headline == ["float32 is ahead by 50 %, with one seed each."]
+
+
+def train_kto(db: Session, margin: float, **recipe: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+    run = make_running(db)
+    run.recipe = make_recipe(method="kto", **recipe)
+    values = {"eval_rating_margin": margin, "eval_loss": 0.5}
+    attempts.apply_events(db, run, [metrics_event(1, **values)], 1)
+    states.move(db, run, RunStatus.SUCCEEDED)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("margins", "headline"),
+    [
+        ((0.3, 0.0001), "float32 is ahead with 0.3 against 0.0001, with one seed each."),
+        ((0.3, -0.2), "float32 is ahead with 0.3 against -0.2, with one seed each."),
+        ((0.0, 0.0), "No visible difference."),
+    ],
+)
+def test_difference_from_a_margin_near_zero_is_not_relative(
+    db: Session, margins: tuple[float, float], headline: str
+) -> None:
+    made = judged(db, train_kto(db, margins[0], precision="fp32"), train_kto(db, margins[1]))
+
+    assert made.headline == [headline]
+
+
+def test_losses_of_different_methods_have_no_difference(db: Session) -> None:
+    first, second = train(db, 1.0), train_kto(db, 0.1)
+    made = compare.compare(db, [first.id or 0, second.id or 0])
+
+    assert [cell.delta for cell in made.metrics["eval_loss"]] == [None, None]
+    assert verdict.judge(db, made).headline == [
+        "Not comparable by loss: the runs have different training methods."
+    ]
 
 
 def test_clear_speed_difference_is_in_headline(db: Session) -> None:
