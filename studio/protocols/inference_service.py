@@ -62,6 +62,8 @@ class GenerationRequest(Message):
     """0 selects the most likely token (greedy decoding)."""
     top_p: float = 1.0
     seed: int | None = None
+    gives_scores: bool = False
+    """Whether the model reads the prompt and gives scores, instead of writing an answer."""
     is_turn: bool = True
     """Whether the output is a turn of a conversation, which has no leading space, rather than a
     continuation of text."""
@@ -73,6 +75,8 @@ class GenerationEnd(Message):
     """The number of generated tokens, including the end token."""
     computed_in: str = ""
     """The number format that the model computed in, as in `events.Sampled`."""
+    scores: dict[str, float] = Field(default_factory=dict)
+    """By name, what a model gives that writes nothing."""
 
 
 class GenerationChunk(Message):

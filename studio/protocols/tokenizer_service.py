@@ -33,7 +33,7 @@ MAX_PREVIEW_CHARACTERS = 2000
 """The maximum length of a template preview."""
 
 TemplateSource = Literal["model", "chatml", "plain"]
-RequestKind = Literal["tokens", "templates", "prompt"]
+RequestKind = Literal["tokens", "templates", "prompt", "reading"]
 
 
 def packing_window(number: int) -> range:
@@ -158,7 +158,10 @@ class TemplatePreviews(Message):
 
 
 class PromptTokens(Message):
-    """A tokenized prompt: turns rendered by the chat template, or plain text."""
+    """A tokenized prompt: turns rendered by the chat template, or plain text.
+
+    A `reading` ends where the row does, and is truncated as in training.
+    """
 
     ids: list[int]
     stops: list[int]

@@ -20,11 +20,11 @@ from studio.web.api import accounts, compare, openai
 from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
-from studio.web.api.runs import event_streams, plan, run_results, runs
+from studio.web.api.runs import event_streams, plan, predictions, run_results, runs
 from studio.web.api.system import hardware, system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
-from studio.web.chat import answer_stream, chat_page
+from studio.web.chat import answer_stream, chat_page, try_it
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
 from studio.web.experiments import experiment_page, new_experiment_page, quick_start_page
@@ -61,6 +61,7 @@ PAGES = tuple(
         run_page,
         chat_page,
         answer_stream,
+        try_it,
         export_page,
         compare_page,
         report_page,
@@ -98,6 +99,7 @@ API = (
     runs.table_router,
     run_results.samples_router,
     run_results.exports_router,
+    predictions.router,
     system.tasks_router,
     datasets.uploads_router,
     compare.router,

@@ -39,6 +39,7 @@ ACTIONS = {
     "/runs/{run_id}/again": "POST /runs/{run_id}/again",
     "/runs/{run_id}/chat/answers": OPENAI,
     "/runs/{run_id}/chat/load": OPENAI,
+    "/runs/{run_id}/try": "POST /runs/{run_id}/predict",
     "/runs/{run_id}/cancel": "POST /runs/{run_id}/cancel",
     "/runs/{run_id}/keep": "POST /runs/{run_id}/keep",
     "/runs/{run_id}/pause": "POST /runs/{run_id}/pause",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
@@ -37,6 +37,8 @@ class BaseKey:
     """The checkpoint its weights come from, or ""."""
     weights_mtime: int
     """When its weights were written: the folder may hold other weights by now."""
+    head: str
+    """The folder that describes its head for scores, or ""."""
     formats: tuple[str, str]
     """Precision and format the adapters were trained with, if those changed the base; else ""."""
 
@@ -143,7 +145,11 @@ def _base_weights(request: GenerationRequest) -> str:
 def _base_key(request: GenerationRequest) -> BaseKey:
     weights = _base_weights(request)
     return BaseKey(
-        request.model, weights, _weights_mtime(weights or request.model), _base_formats(request)
+        request.model,
+        weights,
+        _weights_mtime(weights or request.model),
+        _head_folder(request),
+        _base_formats(request),
     )
 
 
@@ -157,18 +163,33 @@ def _load_model(request: GenerationRequest) -> PreTrainedModel:
     if base_dtype:
         mode = next(candidate for candidate in PRECISIONS.values() if candidate.name == precision)
         adapter = Lora.model_validate({"base_dtype": base_dtype})
-        model = adapter_base.load(request.model, request.code, mode, adapter, is_wide=not on_gpu)
+        head = _head_folder(request)
+        saved = Path(head) if head else None
+        model = adapter_base.load(
+            request.model, request.code, mode, adapter, is_wide=not on_gpu, saved=saved
+        )
         # Upstream has already placed a quantised model on its device and cannot move it.
         return model.eval() if adapter.quantised else _move_to_device(model)
     weights = _base_weights(request)
     if weights:
         _verify_weights(Path(weights))
-    config = loader.load_config(request.model, request.code)
+    config = _load_config(request)
     dtype = weight_formats.main_format(request.model, config) if on_gpu else "float32"
     model = loader.load_model(request.model, config, dtype, code=request.code)
     if weights:
         trainer_state.apply_weights(model, Path(weights))
     return _move_to_device(model)
+
+
+def _load_config(request: GenerationRequest) -> PreTrainedConfig:
+    if folder := _head_folder(request):
+        return adapter_base.load_head_config(Path(folder))
+    return loader.load_config(request.model, request.code)
+
+
+def _head_folder(request: GenerationRequest) -> str:
+    """Return the folder whose config describes the head of a model that gives scores, or ""."""
+    return (request.adapter or request.model) if request.gives_scores else ""
 
 
 def _move_to_device(model: PreTrainedModel) -> PreTrainedModel:

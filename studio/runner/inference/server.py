@@ -155,6 +155,20 @@ def generate(
     )
 
 
+def give_scores(request: GenerationRequest, model: PreTrainedModel) -> GenerationEnd:
+    """Return what a model says of the prompt that it reads, by name."""
+    inputs = torch.tensor([request.ids], device=model.device)
+    with torch.inference_mode(), record_compute_formats(model) as formats:
+        logits = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).logits[0]
+    names = model.config.id2label
+    return GenerationEnd(
+        reason="stop",
+        tokens=len(request.ids),
+        computed_in=" and ".join(sorted(formats)),
+        scores={names[number]: value for number, value in enumerate(logits.tolist())},
+    )
+
+
 def token_budget(request: GenerationRequest, config: object) -> int:
     """Return how many tokens an answer may have.
 
@@ -251,15 +265,7 @@ class InferenceServer:
                 if not request.ids:
                     send(GenerationChunk(end=GenerationEnd(reason="stop", tokens=0)))
                     return computed_in
-                budget = token_budget(request, model.config.get_text_config())
-                send(GenerationChunk(started=True))
-                end = generate(
-                    request.model_copy(update={"most": budget}),
-                    model,
-                    tokenizer,
-                    lambda text: send(GenerationChunk(text=text)),
-                    lambda: is_hung_up(connection),
-                )
+                end = _respond(request, model, tokenizer, send, lambda: is_hung_up(connection))
             computed_in = end.computed_in
             send(GenerationChunk(end=end))
         except Exception as error:  # one failed answer must not prevent the next
@@ -272,6 +278,27 @@ class InferenceServer:
     def _report_status(self, status: InferenceStatus) -> None:
         with suppress(OSError):  # The worker may be gone or busy; it can do without this.
             os.write(self.lifeline, status.to_line())
+
+
+def _respond(
+    request: GenerationRequest,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    send: Callable[[GenerationChunk], None],
+    is_gone: Callable[[], bool],
+) -> GenerationEnd:
+    """Read the prompt and give scores, or write an answer."""
+    budget = token_budget(request, model.config.get_text_config())
+    send(GenerationChunk(started=True))
+    if request.gives_scores:
+        return give_scores(request, model)
+    return generate(
+        request.model_copy(update={"most": budget}),
+        model,
+        tokenizer,
+        lambda text: send(GenerationChunk(text=text)),
+        is_gone,
+    )
 
 
 def _make_sender(connection: socket.socket) -> Callable[[GenerationChunk], None]:

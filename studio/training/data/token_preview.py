@@ -282,6 +282,22 @@ def _split_answers(text: str, answers: Sequence[Span]) -> Iterator[tuple[str, bo
         yield text[position:], False
 
 
+def tokenise_row(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+    """Return the tokens of a whole row, truncated as in training.
+
+    Raises:
+        InvalidError: it is no row that could be trained on.
+        TrainingError: the chat template cannot render it.
+
+    """
+    row = _parse_row(request)
+    if row is None:
+        raise InvalidError("This row is not trained on.", hint="Send a conversation or a text.")
+    template = packing.load_template(request, [row], tokenizer)
+    (labelled,) = label_rows([row], template, tokenizer)
+    return PromptTokens(ids=labelled.ids[: request.max_length], stops=[])
+
+
 def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
     """Return the tokens of a row with `messages`, or with a `text` to continue.
 

@@ -15,13 +15,18 @@ from trl import RewardTrainer as UpstreamTrainer
 from studio.methods.reward import RewardRecipe
 from studio.methods.reward.trainer import RewardTrainer, build, choose_head, tokenise
 from studio.protocols.events import Failed, Finished, Sampled, Started
+from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.protocols.tasks import TaskDir
+from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.recipe.exports import ExportKind, ExportSpec
 from studio.recipe.precision import DType
 from studio.runner.execution import execute_export, execute_run
+from studio.runner.inference.model_cache import ModelCache
+from studio.runner.inference.server import give_scores
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
+from studio.training.data.token_preview import tokenise_row
 from studio.training.job import TrainingJob
 from studio.training.models import heads
 from studio.training.stop_handler import StopHandler
@@ -332,3 +337,57 @@ def test_export_gives_the_scores_of_the_run(
     card = (folder.files / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: text-classification" in card
     assert "AutoModelForSequenceClassification" in card
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [{}, LORA, LORA | {"adapter__base_dtype": "bfloat16", "precision": "bf16"}],
+    ids=["full", "lora", "rounded base"],
+)
+def test_inference_service_gives_the_scores_of_the_validation(
+    adapter: Changes, model: Path, tmp_path: Path
+) -> None:
+    run = train(tmp_path / "run", model, adapter)
+    is_full = adapter == {}
+    recipe, rows = load_recipe(run), make_trainer(write_run(tmp_path / "other", model)).eval_dataset
+    served = GenerationRequest(
+        model=str(run.artifacts if is_full else model),
+        adapter="" if is_full else str(run.artifacts),
+        precision=recipe.precision,
+        base_dtype=adapter.get("adapter__base_dtype", ""),
+        gives_scores=True,
+        ids=[],
+        stops=[],
+    )
+    cache = ModelCache()
+
+    def score(ids: list[int]) -> float:
+        request = served.model_copy(update={"ids": ids})
+        with cache.model_for(request) as (loaded, _tokenizer):
+            return give_scores(request, loaded).scores["score"]
+
+    for name, key in (("input_ids", "chosen"), ("rejected_ids", "rejected")):
+        scores = [score(row[name].tolist()) for row in rows]
+        expected = tiny.metric_values(run, f"eval_{key}_score")[-1]
+        near = 0.05 if recipe.precision == "bf16" else 1e-4
+        assert sum(scores) / len(scores) == pytest.approx(expected, abs=near)
+
+
+def test_a_conversation_is_read_as_in_training(model: Path, tmp_path: Path) -> None:
+    trainer = make_trainer(write_run(tmp_path / "run", model))
+    read = [
+        tokenise_row(
+            TokenizerRequest(
+                kind="reading",
+                model=str(model),
+                row={"messages": [*row["messages"], *row["chosen"]]},
+                max_length=1024,
+            ),
+            tiny.tokenizer(),
+        ).ids
+        for row in PAIRS
+    ]
+
+    assert {tuple(row["input_ids"].tolist()) for row in trainer.train_dataset} <= set(
+        map(tuple, read)
+    )

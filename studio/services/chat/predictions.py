@@ -1,0 +1,79 @@
+"""What a run's model says of a text, if it gives scores instead of writing."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session
+
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.errors import ConflictError, UnavailableError
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.protocols.run_dir import RunDir
+from studio.protocols.tokenizer_service import TokenizerRequest
+from studio.services.chat import slot_wait
+from studio.services.models import served_models, service_clients
+from studio.services.models.served_models import ServedModel
+from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS
+from studio.settings import Settings
+
+
+def get_scorer(db: Session, run: Run, runs: Path) -> ServedModel:
+    """Return the model of a run that gives scores.
+
+    Raises:
+        ConflictError: the run has no such model.
+        NotFoundError: its files are gone.
+        UnavailableError: no worker is running.
+
+    """
+    if run.recipe.outputs == "text":
+        raise ConflictError("The model of this run writes text.", hint="Chat with it instead.")
+    if run.deleted_at or run.status is not RunStatus.SUCCEEDED:
+        raise ConflictError(
+            "This run has no model yet.", hint="You can try it once the run has succeeded."
+        )
+    if wait := slot_wait.find_worker_wait(db):
+        raise UnavailableError(wait.message, hint="Start one with `studio worker`.")
+    return served_models.for_result(run, RunDir(runs / str(run.id)))
+
+
+def build_request(
+    settings: Settings, model: ServedModel, name: str, row: Mapping[str, Any], max_length: int
+) -> GenerationRequest:
+    """Tokenise a row as in training.
+
+    Raises:
+        InvalidError: the row is no conversation, or the chat template cannot format it.
+        UnavailableError: the tokenizer service is not available.
+
+    """
+    reading = TokenizerRequest(
+        kind="reading", model=model.folder, row=dict(row), max_length=max_length
+    )
+    prompt = service_clients.render_prompt(settings, reading)
+    options = GenerationRequest(model="", ids=[], stops=[], gives_scores=True)
+    return model.fill_in(options, name, prompt)
+
+
+async def predict(settings: Settings, request: GenerationRequest) -> GenerationEnd:
+    """Return the scores of a text, after loading the model if necessary.
+
+    Raises:
+        UnavailableError: there is no worker, no slot or no memory for the model.
+
+    """
+    stream = await service_clients.send_generation_request(settings, request)
+    try:
+        async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
+            while (end := (await stream.read()).end) is None:
+                pass
+    except TimeoutError as error:
+        raise UnavailableError(
+            "The model took too long to start answering.", hint="Try again later."
+        ) from error
+    finally:
+        await stream.close()
+    return end

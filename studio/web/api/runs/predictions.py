@@ -1,0 +1,67 @@
+"""REST route for what a run's model says of a text, if it gives scores instead of writing."""
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Len
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict
+from starlette.concurrency import run_in_threadpool
+
+from studio.db.session import read_session
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.schemas.field_docs import FieldDocs
+from studio.services.chat import predictions
+from studio.services.runs import runs
+from studio.web.api import conventions as api
+
+router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/runs", tags=["runs"])
+
+MAX_CHARS = 1_000_000
+"""Far more than a model reads; a longer text is truncated as in training."""
+
+
+class Turn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, Len(1, MAX_CHARS)]
+
+
+class PredictionIn(FieldDocs, BaseModel):
+    """What the model reads."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: Annotated[list[Turn], Len(1, 1000)]
+    """A conversation; a reward model scores its last answer."""
+
+
+class PredictionOut(api.Out):
+    scores: dict[str, float]
+    """What the model gives, by name; a reward model gives one `score`."""
+    tokens: int
+    """How many tokens it read."""
+    computed_in: str
+    """The number format it computed in; scores themselves are always computed in float32."""
+
+
+@router.post("/{run_id}/predict")
+async def predict(request: Request, run_id: api.Id, asked: PredictionIn) -> PredictionOut:
+    """Let the model of a run read a conversation and score it; it may have to be loaded first."""
+    end = await ask(request, run_id, asked)
+    return PredictionOut(scores=end.scores, tokens=end.tokens, computed_in=end.computed_in)
+
+
+async def ask(request: Request, run_id: int, asked: PredictionIn) -> GenerationEnd:
+    """Return what the model of a run says of a conversation."""
+    settings = request.app.state.settings
+
+    def build() -> GenerationRequest:
+        with read_session(request.app.state.engine) as db:
+            run = runs.get(db, run_id)
+            model = predictions.get_scorer(db, run, settings.runs)
+            name, length = f"run {run.id}", run.recipe.data.max_length
+        row: dict[str, Any] = asked.model_dump()
+        return predictions.build_request(settings, model, name, row, length)
+
+    return await predictions.predict(settings, await run_in_threadpool(build))

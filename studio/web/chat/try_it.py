@@ -1,0 +1,27 @@
+"""The box on a run's page in which its model scores a text."""
+
+from typing import Annotated
+
+from annotated_types import Len
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from studio.errors import StudioError
+from studio.web.api.runs import predictions
+from studio.web.api.runs.predictions import PredictionIn, Turn
+from studio.web.rendering.render import block
+
+router = APIRouter(include_in_schema=False)
+
+Text = Annotated[str, Form(), Len(1, predictions.MAX_CHARS)]
+
+
+@router.post("/runs/{run_id}/try")
+async def try_it(request: Request, run_id: int, prompt: Text, answer: Text) -> Response:
+    """Show the score of an answer, or why there is none."""
+    turns = [Turn(role="user", content=prompt), Turn(role="assistant", content=answer)]
+    try:
+        end = await predictions.ask(request, run_id, PredictionIn(messages=turns))
+    except StudioError as error:
+        return block(request, "runs/try_result.html", "result", end=None, error=error)
+    return block(request, "runs/try_result.html", "result", end=end, error=None)
