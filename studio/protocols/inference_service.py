@@ -50,6 +50,9 @@ class GenerationRequest(Message):
     """The folder of a checkpoint whose weights replace those of the model or adapter."""
     lora: dict[str, Any] = Field(default_factory=dict)
     """The recipe's adapter section, for a checkpoint whose run has not saved its adapter."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The recipe's model section, for a checkpoint of a full fine-tune that has not saved its
+    model: the base model is loaded as the run loads it."""
     ids: list[int]
     """The prompt; an empty one only loads the model."""
     stops: list[int]

@@ -113,6 +113,7 @@ def find_conflict(recipe: Recipe) -> Conflict | None:
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     yield from recipe.own_conflicts()
     yield from _adapter_conflicts(recipe.adapter)
+    yield from _model_conflicts(recipe.model, recipe.adapter)
     yield from _optimisation_conflicts(recipe.optimisation, recipe.adapter)
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
@@ -175,6 +176,19 @@ def _adapter_conflicts(adapter: adapters.Lora | adapters.FullFineTune) -> Iterat
             message="With 0 last layers and nothing else, nothing would be trained.",
             hint="Train at least 1 layer, or choose what else to train.",
             param="adapter.trained_layers",
+        )
+
+
+def _model_conflicts(
+    options: ModelOptions, adapter: adapters.Lora | adapters.FullFineTune
+) -> Iterator[Conflict]:
+    if options.rope_type != "none" and adapter.kind != "full":
+        yield Conflict(
+            message="An adapter is saved without its base model's positions, and would compute "
+            "with others once it is loaded.",
+            hint="Choose a full fine-tune, of the last layers if memory is short, or no longer "
+            "context.",
+            param="model.rope_type",
         )
 
 

@@ -1,9 +1,13 @@
 """How a model computes, where that can be chosen independently of how it is trained."""
 
-from typing import Annotated
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from studio.recipe.attention import ATTENTIONS, AttentionName
 from studio.recipe.fields import FieldSpec, Section
+
+RopeType = Literal["none", "linear", "dynamic", "yarn"]
 
 
 class ModelOptions(Section, title="Model"):
@@ -21,3 +25,26 @@ class ModelOptions(Section, title="Model"):
     """Automatic takes SDPA where the model supports it. Eager keeps every score: slower, with
     memory that grows with the square of the length, but nothing is hidden in a kernel.
     FlashAttention saves time and memory with long, packed sequences on a GPU."""
+
+    rope_type: Annotated[
+        RopeType,
+        FieldSpec(
+            "Longer context",
+            advanced=True,
+            related=("data.max_length",),
+            choice_titles={
+                "none": "As it was made",
+                "linear": "Linear",
+                "dynamic": "Dynamic NTK",
+                "yarn": "YaRN",
+            },
+        ),
+    ] = "none"
+    """Stretch the rotary positions in a full fine-tune, so that the model reads texts longer than
+    it was made for. YaRN disturbs short texts least; dynamic changes nothing until a text is
+    longer; linear stretches all alike. Without long texts to train on, answers get worse."""
+
+    rope_factor: Annotated[
+        float, Ge(1), FieldSpec("Context factor", advanced=True, usable_range=(1.0, 64.0))
+    ] = 2.0
+    """How many times longer the context becomes, if it is stretched."""

@@ -22,7 +22,14 @@ from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
 from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.memory.process_memory import MemoryProbe
-from studio.training.models import heads, loader, tokenizers, trained_weights, weight_formats
+from studio.training.models import (
+    heads,
+    loader,
+    positions,
+    tokenizers,
+    trained_weights,
+    weight_formats,
+)
 from studio.training.precision import float8, format_audit
 
 LoadModel = Callable[..., PreTrainedModel]
@@ -82,8 +89,7 @@ class TrainingJob:
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
         rows = _load_rows(recipe, spec)
-        config = _load_config(spec, choose_head and choose_head(rows[0]), tokenizer)
-        loader.choose_attention(config, recipe.model.attention)
+        config = _load_config(recipe, spec, choose_head and choose_head(rows[0]), tokenizer)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
         memory_probe = MemoryProbe()
@@ -165,12 +171,14 @@ def _refuse_conflicts(recipe: Recipe) -> None:
 
 
 def _load_config(
-    spec: JobSpec, head: heads.Head | None, tokenizer: PreTrainedTokenizerBase
+    recipe: Recipe, spec: JobSpec, head: heads.Head | None, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedConfig:
-    """Read the base model's config, and give it the head."""
+    """Read the base model's config, and give it the head and what the recipe changes of it."""
     config = loader.load_config(spec.model, spec.code)
     if head is not None:
         heads.attach(config, head, tokenizer.pad_token_id)
+    loader.choose_attention(config, recipe.model.attention)
+    positions.stretch(config, recipe.model.rope_type, recipe.model.rope_factor)
     return config
 
 

@@ -152,6 +152,9 @@ class DecoderLayers:
         return len(self.attention_names) - 1, len(self.mlp_names) - 1
 
 
+WITHOUT_ROTARY = frozenset({"gpt2", "opt", "bloom", "gpt_bigcode", "mpt"})
+"""Families whose positions are learned, or biases of attention, and cannot be stretched."""
+
 _LLAMA = DecoderLayers()
 
 FAMILY_LAYERS: Mapping[str, DecoderLayers] = {

@@ -44,6 +44,9 @@ class ModelFacts:
     """The kind that a method must support to train it; None if only loading shows it."""
     declared_dtype: str = ""
     """The dtype its config names."""
+    rope: str = ""
+    """How its rotary positions are scaled: `default`, a name, `by_layer`, or `none` if there are
+    none; empty if the config does not say."""
     quantised: str = ""
     """Its quantisation method, if its config names one."""
     parameters: int = 0
@@ -213,6 +216,7 @@ def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
         kind=architectures.kind_of(config),
         declared_dtype=_declared_dtype(config),
         quantised=_quantisation_method(config),
+        rope=_rope_kind(config),
         shape=model_config.read(config),
     )
 
@@ -231,6 +235,20 @@ def _declared_dtype(config: Mapping[str, Any]) -> str:
     levels = (config, inner if isinstance(inner, dict) else {})
     dtypes = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
     return next((dtype for dtype in dtypes if isinstance(dtype, str) and dtype in _TRAINABLE), "")
+
+
+def _rope_kind(config: Mapping[str, Any]) -> str:
+    """Return how rotary positions are scaled, under today's key or the older one."""
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(found, dict):
+        if config.get("rope_theta") is not None:
+            return "default"
+        return "none" if _family(config) in family_limits.WITHOUT_ROTARY else ""
+    if any(isinstance(value, dict) for value in found.values()):
+        return "by_layer"
+    kind = found.get("rope_type", found.get("type", "default"))
+    is_name = isinstance(kind, str) and model_config.FAMILY_NAME.fullmatch(kind)
+    return str(kind) if is_name else ""
 
 
 def _quantisation_method(config: Mapping[str, Any]) -> str:

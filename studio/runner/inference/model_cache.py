@@ -14,12 +14,14 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import Lora
+from studio.recipe.model_options import ModelOptions
 from studio.recipe.precision import PRECISIONS
 from studio.training.checkpoints import checksums, trainer_state
 from studio.training.models import (
     adapter_base,
     loader,
     lora_variants,
+    positions,
     tokenizers,
     weight_formats,
 )
@@ -184,7 +186,10 @@ def _load_model(request: GenerationRequest) -> PreTrainedModel:
 def _load_config(request: GenerationRequest) -> PreTrainedConfig:
     if folder := _head_folder(request):
         return adapter_base.load_head_config(Path(folder))
-    return loader.load_config(request.model, request.code)
+    config = loader.load_config(request.model, request.code)
+    options = ModelOptions.model_validate(request.options)
+    positions.stretch(config, options.rope_type, options.rope_factor)
+    return config
 
 
 def _head_folder(request: GenerationRequest) -> str:

@@ -25,6 +25,8 @@ class ServedModel:
     precision: str = ""
     base_dtype: str = ""
     """For an adapter: the number format of its base weights."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The recipe's model section, for a full fine-tune that has not saved its model."""
 
     @property
     def folder(self) -> str:
@@ -45,6 +47,7 @@ class ServedModel:
                 "code": self.code,
                 "precision": self.precision,
                 "base_dtype": self.base_dtype,
+                "options": self.options,
                 "ids": prompt.ids,
                 "stops": prompt.stops,
             }
@@ -70,7 +73,12 @@ def for_checkpoint(run: Run, folder: RunDir, weights: str) -> ServedModel:
     """Return the checkpoint of a run that has not saved its model."""
     spec, adapter = read_job_spec(run, folder), run.recipe.adapter
     if adapter.kind == "full":
-        return ServedModel(model=spec.model, weights=weights, code=spec.code)
+        return ServedModel(
+            model=spec.model,
+            weights=weights,
+            code=spec.code,
+            options=run.recipe.model.model_dump(),
+        )
     return ServedModel(
         model=spec.model,
         weights=weights,

@@ -95,6 +95,7 @@ def _problems(case: _Case) -> Iterator[str]:
 
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes, smallest first; common precisions before others."""
+    yield "Choose no longer context.", {"model": {"rope_type": "none"}}
     yield "Choose automatic attention.", {"model": {"attention": "automatic"}}
     rate = {"optimisation": {"embedding_learning_rate": None}}
     yield "Leave the embedding learning rate empty.", rate
@@ -226,6 +227,18 @@ def _lacks_attention(case: _Case) -> str:
     return ""
 
 
+def _has_odd_positions(case: _Case) -> str:
+    """Refuse to stretch positions that are stretched already, or are not rotary."""
+    kind, family = case.facts.rope, case.facts.family
+    if case.recipe.model.rope_type == "none" or kind in ("", "default"):
+        return ""
+    if kind == "none":
+        return f"{family} models have no rotary positions that could be stretched."
+    if kind == "by_layer":
+        return f"{family} models have different positions in different layers."
+    return f"The positions of this model are stretched already ({kind})."
+
+
 def _is_quantised_already(case: _Case) -> str:
     format_name = case.facts.quantised
     if not format_name:
@@ -303,6 +316,7 @@ _RULES: tuple[_Rule, ...] = (
     _cannot_quantise,
     _lacks_optimizer,
     _lacks_attention,
+    _has_odd_positions,
     _reads_packed,
     _keeps_experts,
     _weights_overflow,

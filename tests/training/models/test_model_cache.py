@@ -18,7 +18,7 @@ from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
 from studio.runner.inference.server import TextStream, generate
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import CheckpointStore
-from studio.training.models import loader
+from studio.training.models import loader, positions
 from tests.training.tiny import RECIPE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -70,6 +70,7 @@ def answer(
     tuned: Path | None = None,
     weights: Path | None = None,
     lora: dict[str, Any] | None = None,
+    options: dict[str, Any] | None = None,
 ) -> str:
     said: list[str] = []
     asked = GenerationRequest(
@@ -77,6 +78,7 @@ def answer(
         adapter=str(tuned or ""),
         weights=str(weights or ""),
         lora=lora or {},
+        options=options or {},
         ids=[5, 6, 7],
         stops=[-1],
         most=12,
@@ -160,6 +162,22 @@ def test_full_model_answers_from_checkpoint_weights(base: Path, tmp_path: Path) 
 
     assert answer(voices, base, weights=step) == answer(voices, tmp_path / "saved") != before
     assert answer(voices, base) == before
+
+
+def test_checkpoint_with_stretched_positions_answers_as_its_saved_model(
+    base: Path, tmp_path: Path
+) -> None:
+    options = {"rope_type": "linear", "rope_factor": 8.0}
+    config = loader.load_config(str(base))
+    positions.stretch(config, "linear", 8.0)
+    taught = AutoModelForCausalLM.from_pretrained(base, config=config)
+    step = checkpoint(taught, tmp_path / "checkpoints")
+    taught.save_pretrained(tmp_path / "saved")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "saved")
+    expected = answer(ModelCache(), tmp_path / "saved")
+
+    assert answer(ModelCache(), base, weights=step, options=options) == expected
+    assert answer(ModelCache(), base, weights=step) != expected
 
 
 @pytest.mark.parametrize("is_adapter", [True, False])
