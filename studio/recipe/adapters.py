@@ -101,7 +101,8 @@ class Lora(Section, title="LoRA adapter"):
     ] = "plain"
     """Plain LoRA suits almost every run. DoRA comes closer to a full fine-tune at low ranks, but
     steps take about 1.4 times as long. PiSSA and OLoRA start from the model's own weights and often
-    learn faster; they need a model that is not quantised, and are saved at twice the rank."""
+    learn faster; they need a model that is not quantised, and are saved at twice the rank. EVA
+    starts with what the training data varies in: worth trying at low ranks, also if quantised."""
 
     lr_ratio: Annotated[
         float,

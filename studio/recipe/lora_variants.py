@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-VariantName = Literal["plain", "dora", "pissa", "olora"]
+VariantName = Literal["plain", "dora", "pissa", "olora", "eva"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,8 @@ class LoraVariant:
     Then the base model is not the model before training: that is the base with the adapter as it
     started. Saved as plain LoRA of twice the rank, it fits the original base model.
     """
+    reads_data: bool = False
+    """Whether the adapter starts with directions that it finds in the first training rows."""
 
 
 _TABLE = (
@@ -39,6 +41,11 @@ _TABLE = (
         name="olora",
         title="OLoRA",
         changes_base=True,
+    ),
+    LoraVariant(
+        name="eva",
+        title="EVA",
+        reads_data=True,
     ),
 )
 LORA_VARIANTS: dict[VariantName, LoraVariant] = {row.name: row for row in _TABLE}

@@ -24,7 +24,7 @@ from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import TrainingJob
 from studio.training.memory.dry_run import BatchShape
-from studio.training.models import continued_adapter, loader, lora_variants
+from studio.training.models import continued_adapter, eva, loader, lora_variants
 from studio.training.monitoring import early_stopping
 from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
 from studio.training.precision import fsdp, muon, optimizers
@@ -72,7 +72,7 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
     collator_type: type[tokenisation.Collator] = tokenisation.Collator
 
     def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
-        self.mode = job.mode
+        self.mode, self.pad_token_id = job.mode, job.tokenizer.pad_token_id
         # Adapter weights are initialised at random, and upstream sets the seed only after this.
         set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
@@ -102,6 +102,9 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         # Upstream requires its own dataset type, but reading it costs more than a batch.
         self.train_dataset: Any = packed_dataset.example_tensors(job.train)
         self.eval_dataset: Any = packed_dataset.example_tensors(job.validation)
+        if job.variant is not None and job.variant.reads_data and job.spec.adapter is None:
+            with self.compute_loss_context_manager():
+                eva.initialise(self.model, self._first_batches(eva.BATCHES))
         self._losses = self.new_accumulator()
         self.accumulators = (self._losses,)
 
@@ -132,6 +135,13 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
             ids = muon.matrix_ids(self.model)
             learning_rates.separate(optimizer, ids, is_matrix=True)
         return optimizer
+
+    def _first_batches(self, count: int) -> list[dict[str, Tensor]]:
+        """Return the first training rows in batches of the run's size, on its device."""
+        size, collate = self.args.train_batch_size, tokenisation.Collator(self.pad_token_id)
+        rows = [self.train_dataset[i] for i in range(min(count * size, len(self.train_dataset)))]
+        parts = (rows[start : start + size] for start in range(0, len(rows), size))
+        return [self._prepare_inputs(collate(part)) for part in parts]
 
     def new_accumulator(self) -> LossAccumulator:
         """Return empty sums for what a logging step or an evaluation counts."""

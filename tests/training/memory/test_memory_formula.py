@@ -85,6 +85,7 @@ WAYS: dict[str, dict[str, Any]] = {
         for extra in ("norms", "output", "embeddings")
         for name, changes in NEXT_TO.items()
     },
+    "eva": LORA | {"adapter__variant": "eva"},
     "pissa": LORA | {"adapter__variant": "pissa"},
     "checkpointed": {
         "precision": "fp32_bf16_matmul",
