@@ -53,6 +53,8 @@ class GenerationRequest(Message):
     options: dict[str, Any] = Field(default_factory=dict)
     """The recipe's model section, for a checkpoint of a full fine-tune that has not saved its
     model: the base model is loaded as the run loads it."""
+    tokenizer: str = ""
+    """The folder of the run's own tokenizer, if it added tokens; else that of the model."""
     ids: list[int]
     """The prompt; an empty one only loads the model."""
     stops: list[int]

@@ -117,6 +117,11 @@ class RunDir(WorkDir):
         """A copy of the adapter that the run continues from: its weights and config."""
         return self.root / "parent_adapter"
 
+    @property
+    def tokenizer(self) -> Path:
+        """The run's own tokenizer, if it adds tokens to that of its base model."""
+        return self.root / "tokenizer"
+
     def write_exit_code(self, pid: int, code: int) -> None:
         """Record the exit code of a process, for processes that cannot wait for it."""
         files.replace_text(self._exit, json.dumps({"pid": pid, "code": code}))

@@ -190,6 +190,21 @@ def _model_conflicts(
             "context.",
             param="model.rope_type",
         )
+    if options.new_tokens is None:
+        return
+    if adapter.kind != "full":
+        yield Conflict(
+            message="An adapter is loaded next to its original base model, which has no place for "
+            "new tokens.",
+            hint="Choose a full fine-tune, or leave the new tokens empty.",
+            param="model.new_tokens",
+        )
+    elif not adapter.trained.has_embeddings:
+        yield Conflict(
+            message="New tokens would stay as they start, because the embeddings are not trained.",
+            hint="Train the embeddings, too, or leave the new tokens empty.",
+            param="model.new_tokens",
+        )
 
 
 def _optimisation_conflicts(

@@ -3,9 +3,11 @@
 from typing import Annotated, Literal
 
 from annotated_types import Ge
+from pydantic import Field
 
 from studio.recipe.attention import ATTENTIONS, AttentionName
 from studio.recipe.fields import FieldSpec, Section
+from studio.weights.adapter_targets import parse_names
 
 RopeType = Literal["none", "linear", "dynamic", "yarn"]
 
@@ -48,3 +50,16 @@ class ModelOptions(Section, title="Model"):
         float, Ge(1), FieldSpec("Context factor", advanced=True, usable_range=(1.0, 64.0))
     ] = 2.0
     """How many times longer the context becomes, if it is stretched."""
+
+    new_tokens: Annotated[
+        str | None,
+        Field(max_length=1000, pattern=r"^\s*[^\s,]+\s*(,\s*[^\s,]+\s*)*$"),
+        FieldSpec("New tokens", advanced=True),
+    ] = None
+    """Words that become single tokens, such as `<tool>, </tool>`. For markup that the data is full
+    of: each is read and written as one. Ordinary words gain little, and need many examples."""
+
+    @property
+    def new_token_texts(self) -> tuple[str, ...]:
+        """The new tokens, each once."""
+        return parse_names(self.new_tokens)

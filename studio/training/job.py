@@ -25,6 +25,7 @@ from studio.training.memory.process_memory import MemoryProbe
 from studio.training.models import (
     heads,
     loader,
+    new_tokens,
     positions,
     tokenizers,
     trained_weights,
@@ -87,7 +88,7 @@ class TrainingJob:
         adapter = recipe.adapter
         mode = PRECISIONS[recipe.precision]
         enter("loading")
-        tokenizer = tokenizers.load(spec.model, spec.code)
+        tokenizer, pieces = _load_tokenizer(recipe, spec, run)
         rows = _load_rows(recipe, spec)
         config = _load_config(recipe, spec, choose_head and choose_head(rows[0]), tokenizer)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
@@ -95,6 +96,7 @@ class TrainingJob:
         memory_probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
         heads.initialise(model, recipe.optimisation.seed)
+        new_tokens.extend(model, tokenizer, pieces)
         _prepare_weights(model, mode, adapter)
         enter("tokenising")
         template = _make_template(rows, recipe, tokenizer)
@@ -180,6 +182,20 @@ def _load_config(
     loader.choose_attention(config, recipe.model.attention)
     positions.stretch(config, recipe.model.rope_type, recipe.model.rope_factor)
     return config
+
+
+def _load_tokenizer(
+    recipe: Recipe, spec: JobSpec, run: RunDir
+) -> tuple[PreTrainedTokenizerBase, new_tokens.Pieces]:
+    """Load the base model's tokenizer, and add the recipe's new tokens to it.
+
+    It is kept then, for checkpoints that answer before the run has saved its model.
+    """
+    tokenizer = tokenizers.load(spec.model, spec.code)
+    pieces = new_tokens.add(tokenizer, recipe.model.new_token_texts)
+    if pieces:
+        tokenizer.save_pretrained(run.tokenizer)
+    return tokenizer, pieces
 
 
 def _make_template(

@@ -21,6 +21,7 @@ from studio.training.models import (
     adapter_base,
     loader,
     lora_variants,
+    new_tokens,
     positions,
     tokenizers,
     weight_formats,
@@ -112,7 +113,7 @@ class ModelCache:
     ) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
         """Yield a model ready to answer a request, and the tokenizer it was trained with."""
         base = self._load_base(request)
-        folder = request.adapter or request.model
+        folder = request.tokenizer or request.adapter or request.model
         if folder not in base.tokenizers:
             base.tokenizers[folder] = tokenizers.load(folder, request.code, offline=True)
         if _has_adapter(request):
@@ -178,6 +179,8 @@ def _load_model(request: GenerationRequest) -> PreTrainedModel:
     config = _load_config(request)
     dtype = weight_formats.main_format(request.model, config) if on_gpu else "float32"
     model = loader.load_model(request.model, config, dtype, code=request.code)
+    if request.tokenizer:
+        new_tokens.resize(model, tokenizers.load(request.tokenizer, request.code, offline=True))
     if weights:
         trainer_state.apply_weights(model, Path(weights))
     return _move_to_device(model)

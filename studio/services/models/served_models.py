@@ -27,11 +27,13 @@ class ServedModel:
     """For an adapter: the number format of its base weights."""
     options: dict[str, Any] = field(default_factory=dict)
     """The recipe's model section, for a full fine-tune that has not saved its model."""
+    tokenizer: str = ""
+    """The folder of the run's own tokenizer, if it added tokens and has not saved its model."""
 
     @property
     def folder(self) -> str:
         """The folder with its tokenizer."""
-        return self.adapter or self.model
+        return self.tokenizer or self.adapter or self.model
 
     def fill_in(
         self, options: GenerationRequest, name: str, prompt: PromptTokens
@@ -48,6 +50,7 @@ class ServedModel:
                 "precision": self.precision,
                 "base_dtype": self.base_dtype,
                 "options": self.options,
+                "tokenizer": self.tokenizer,
                 "ids": prompt.ids,
                 "stops": prompt.stops,
             }
@@ -78,6 +81,7 @@ def for_checkpoint(run: Run, folder: RunDir, weights: str) -> ServedModel:
             weights=weights,
             code=spec.code,
             options=run.recipe.model.model_dump(),
+            tokenizer=str(folder.tokenizer) if run.recipe.model.new_tokens else "",
         )
     return ServedModel(
         model=spec.model,

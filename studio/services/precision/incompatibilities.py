@@ -96,6 +96,7 @@ def _problems(case: _Case) -> Iterator[str]:
 def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes, smallest first; common precisions before others."""
     yield "Choose no longer context.", {"model": {"rope_type": "none"}}
+    yield "Leave the new tokens empty.", {"model": {"new_tokens": None}}
     yield "Choose automatic attention.", {"model": {"attention": "automatic"}}
     rate = {"optimisation": {"embedding_learning_rate": None}}
     yield "Leave the embedding learning rate empty.", rate

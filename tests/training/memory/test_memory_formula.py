@@ -85,6 +85,7 @@ WAYS: dict[str, dict[str, Any]] = {
         for extra in ("norms", "output", "embeddings")
         for name, changes in NEXT_TO.items()
     },
+    "new tokens": {"precision": "fp32", "model__new_tokens": "<tool>, </tool>"},
     "eva": LORA | {"adapter__variant": "eva"},
     "pissa": LORA | {"adapter__variant": "pissa"},
     "checkpointed": {

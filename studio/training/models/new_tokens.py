@@ -1,0 +1,60 @@
+"""Tokens that a run adds to a model's vocabulary.
+
+A new token starts as the mean of the tokens that its text was made of before, in both tables: the
+model reads and writes it nearly as it did, and training goes on from there.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from studio.errors import TrainingError
+
+Pieces = Mapping[int, Sequence[int]]
+"""For each new token, the tokens that its text was made of before."""
+
+
+def add(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Pieces:
+    """Add tokens to a tokenizer, and return what each was made of.
+
+    Raises:
+        TrainingError: the tokenizer has one of them already.
+
+    """
+    before = {text: tokenizer.encode(text, add_special_tokens=False) for text in texts}
+    known = tokenizer.get_vocab()
+    if existing := [text for text in texts if text in known]:
+        raise TrainingError(
+            "conflict",
+            f"This model's tokenizer already has the token {existing[0]}.",
+            hint="Leave it out of the new tokens.",
+        )
+    if texts:
+        tokenizer.add_tokens(list(texts))
+    return {tokenizer.convert_tokens_to_ids(text): pieces for text, pieces in before.items()}
+
+
+@torch.no_grad()
+def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> None:
+    """Give a model's tables the rows of new tokens, each the mean of its pieces."""
+    if not pieces:
+        return
+    resize(model, tokenizer)
+    for weight in _tables(model):
+        for token, parts in pieces.items():
+            weight[token] = weight[list(parts)].float().mean(0).to(weight)
+
+
+def resize(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give a model's tables at least as many rows as there are tokens."""
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+
+
+def _tables(model: PreTrainedModel) -> list[Tensor]:
+    """Return the weights with a row for each token; a shared one is there once."""
+    layers: list[nn.Module | None] = [model.get_input_embeddings(), model.get_output_embeddings()]
+    weights = [weight for layer in layers if layer is not None for weight in layer.parameters()]
+    return [weight.data for weight in {id(weight): weight for weight in weights}.values()]
