@@ -158,14 +158,17 @@ _CONTENT_CHECKS: dict[Format, Callable[[str, bytes], bool]] = {
 def _mismatch_error(named: str, inside: str) -> InvalidError:
     message = f"The file has the extension {named}, but its content is {inside}."
     if inside == TEXT and named.startswith((".json", ".nd")):
-        message = f"The file has the extension {named}, but its content is not JSON."
+        message = f"The file has the extension {named}, but its content is not JSON rows."
+        hint = "Rows are objects in braces. If it is a table or a text, use its own extension."
+        return InvalidError(message, hint=hint, param="file")
     return InvalidError(message, hint=HINTS.get(inside, _SUPPORTED_HINT), param="file")
 
 
 def _unsupported_error(named: str, inside: str) -> InvalidError:
     what = f"files with the extension {named}" if named else "files without an extension"
+    hint = "Add the extension of its format, such as .csv, .jsonl or .txt."
     return InvalidError(
         f"Mantissa Studio does not support {what}; this seems to be {inside}.",
-        hint=HINTS.get(inside, _SUPPORTED_HINT),
+        hint=hint if inside == TEXT and not named else HINTS.get(inside, _SUPPORTED_HINT),
         param="file",
     )

@@ -47,7 +47,11 @@ def in_parquet() -> bytes:
             ROW.encode(),
             "The file has the extension .parquet, but its content is JSON.",
         ),
-        ("a.jsonl", b"a,b\n", "The file has the extension .jsonl, but its content is not JSON."),
+        (
+            "a.jsonl",
+            b"a,b\n",
+            "The file has the extension .jsonl, but its content is not JSON rows.",
+        ),
         (
             "a.csv",
             b"\x1f\x8b\x08",
