@@ -161,7 +161,7 @@ class Lora(Section, title="LoRA adapter"):
 
 
 class FullFineTune(Section, title="Full fine-tune"):
-    """Train every weight. Learns the most, needs the most memory and a lower learning rate."""
+    """Train the model's own weights. Learns the most, with more memory and a lower rate."""
 
     kind: Literal["full"] = "full"
     continue_from: ClassVar[None] = None

@@ -15,7 +15,7 @@ from studio.recipe.attention import ATTENTIONS
 from studio.recipe.fields import FieldSpec, Section, field_spec
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.optimizers import OPTIMIZERS
-from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
+from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice, Quantised
 
 VERSION: Literal[1] = 1
 
@@ -146,12 +146,28 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
                 hint="Keep the frozen model as saved, or choose a mixed precision.",
                 param="adapter.base_dtype",
             )
-    if adapter.quantised is not None and mode.matmul != mode.compute:
+    if adapter.quantised is not None:
+        yield from _quantised_conflicts(adapter, adapter.quantised, mode)
+
+
+def _quantised_conflicts(
+    adapter: adapters.Lora | adapters.FullFineTune, row: Quantised, mode: Precision
+) -> Iterator[Conflict]:
+    if mode.matmul != mode.compute:
         yield Conflict(
             message=f"{mode.title} changes products of float32 weights, but "
-            f"{adapter.quantised.name} weights use their own product kernels.",
+            f"{row.name} weights use their own product kernels.",
             hint="Choose float32, or keep the frozen model as saved.",
             param="precision",
+        )
+    if adapter.trained.reaches_first_layer and mode.compute != "float32":
+        # Their products have the format of what they read.
+        yield Conflict(
+            message=f"Trained norms and embeddings are float32, so {row.name} weights would "
+            f"compute in float32 behind them, not in {mode.compute}.",
+            hint="Train only the output layer besides the adapter, choose float32, or keep the "
+            "frozen model as saved.",
+            param="adapter.extra_modules",
         )
 
 

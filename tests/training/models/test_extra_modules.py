@@ -106,6 +106,33 @@ def test_resumed_run_equals_uninterrupted_run(
 
 
 @pytest.mark.parametrize(
+    ("extra", "precision"), [("output", "bf16"), ("norms_and_embeddings", "fp32")]
+)
+def test_quantised_model_computes_as_planned(
+    extra: str, precision: str, model: Path, tmp_path: Path
+) -> None:
+    changes = {"adapter__base_dtype": "nf4", "precision": precision}
+    run = tiny.train(tmp_path / "run", model, **LORA, **changes, adapter__extra_modules=extra)
+
+    assert isinstance(tiny.last_event(run), Finished)
+
+
+@pytest.mark.parametrize("extra", ["norms", "embeddings"])
+def test_float32_parts_before_quantised_weights_are_refused_in_16_bits(
+    extra: str, model: Path, tmp_path: Path
+) -> None:
+    changes = {"adapter__base_dtype": "nf4", "precision": "bf16"}
+    run = tiny.train(tmp_path / "run", model, **LORA, **changes, adapter__extra_modules=extra)
+
+    failed = tiny.last_event(run)
+    assert isinstance(failed, Failed)
+    assert (failed.code, "would compute in float32 behind them" in failed.message) == (
+        "conflict",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
     ("family", "extra", "message"),
     [
         ("tied llama", "output", "is its token embeddings: train the embeddings"),

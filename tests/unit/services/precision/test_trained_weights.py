@@ -101,6 +101,15 @@ def test_extras_that_peft_cannot_train_are_refused_with_a_repair() -> None:
     assert check(lora(extra_modules="embeddings"), TIED, HERE) == []
 
 
+@pytest.mark.parametrize("extra", ["norms", "embeddings"])
+def test_float32_parts_before_quantised_weights_are_refused_in_16_bits(extra: str) -> None:
+    (refusal,) = check(lora(extra_modules=extra, base_dtype="nf4"), MODEL, HERE)
+
+    assert "would compute in float32 behind them, not in bfloat16" in refusal.message
+    assert refusal.repair == {"adapter": {"extra_modules": "none"}}
+    assert check(lora(extra_modules="output", base_dtype="nf4"), MODEL, HERE) == []
+
+
 def test_recipes_that_train_nothing_or_say_it_twice_are_refused() -> None:
     conflict = find_conflict(full(trained_layers=0))
     (useless,) = unusable_values(full(also_trained="norms"))
