@@ -221,9 +221,10 @@ class Optimisation(Section):
         ),
     ] = "adamw_torch_fused"
     """Fused AdamW suits almost every run. 8-bit AdamW needs a quarter of its memory and learns
-    nearly the same; Adafactor needs less still. Lion keeps one value per weight instead of two, and
-    needs a 3 to 10 times lower learning rate. Muon, for full fine-tunes, steps equally far in every
-    direction of a matrix at AdamW's learning rates, and takes more time."""
+    nearly the same, but is several times slower on a CPU; Adafactor needs less still. Lion keeps
+    one value per weight instead of two, and needs a 3 to 10 times lower learning rate. Muon, for
+    full fine-tunes, steps equally far in every direction of a matrix at AdamW's learning rates, and
+    takes more time."""
 
     train_sampling_strategy: Annotated[
         Literal["group_by_length", "random", "sequential"],

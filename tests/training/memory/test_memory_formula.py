@@ -104,6 +104,14 @@ REAL: dict[str, dict[str, Any]] = {
     "8-bit adamw": {"precision": "bf16", "optimisation__optim": "adamw_8bit"},
     "8-bit adamw on an adapter": LORA | {"optimisation__optim": "adamw_8bit", "adapter__r": 64},
     "dora on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "dora"},
+    "nf4 and embeddings in float32": LORA
+    | {
+        "adapter__base_dtype": "nf4",
+        "adapter__extra_modules": "embeddings",
+        "precision": "fp32",
+    },
+    "nf4 and output": LORA | {"adapter__base_dtype": "nf4", "adapter__extra_modules": "output"},
+    "eva on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "eva"},
     "nf4 in float32": LORA | {"adapter__base_dtype": "nf4", "precision": "fp32"},
 }
 
