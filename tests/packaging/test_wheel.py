@@ -1,18 +1,26 @@
 """The wheel, built and installed as on a stranger's machine: no checkout beside it, no npm."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 import studio
 from hatch_build import RESOURCES, bring_vendor_files
+from tests.support.live_studio import free_port
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+OK = httpx2.codes.OK
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +97,46 @@ def test_installed_studio_uses_its_own_templates(installed: Path, tmp_path: Path
 
 def test_installed_studio_passes_doctor(installed: Path, tmp_path: Path) -> None:
     run(installed / "bin" / "studio", "doctor", home=tmp_path)
+
+
+def test_installed_studio_serves_pages_and_scripts(installed: Path, tmp_path: Path) -> None:
+    with serving(installed, tmp_path) as api:
+        page = api.get("/")
+        assets = re.findall(r'(?:src|href)="(/static/[^"]+)"', page.text)
+        answers = {asset: api.get(asset) for asset in assets}
+
+    assert "<h1" in page.text
+    assert {Path(urlsplit(asset).path).suffix for asset in assets} >= {".css", ".js", ".svg"}
+    assert [asset for asset, found in answers.items() if found.status_code != OK] == []
+
+
+@contextmanager
+def serving(installed: Path, home: Path) -> Iterator[httpx2.Client]:
+    """Start an installed studio, web and worker, and return a client of it."""
+    port = free_port()
+    process = subprocess.Popen(
+        [installed / "bin" / "studio", "serve", "--port", str(port)],
+        cwd=home,
+        env=os.environ | {"STUDIO_HOME": str(home), "STUDIO_SIGN_IN": "none"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        base = f"http://127.0.0.1:{port}"
+        with httpx2.Client(base_url=base, trust_env=False, timeout=30) as client:
+            wait_until(lambda: is_healthy(process, client), seconds=120)
+            yield client
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def is_healthy(process: subprocess.Popen[bytes], client: httpx2.Client) -> bool:
+    assert process.poll() is None, "The studio has ended."
+    try:
+        return client.get("/api/v1/health").status_code == OK
+    except httpx2.TransportError:
+        return False
 
 
 def run(*command: str | Path, home: Path | None = None, **environment: str) -> str:
