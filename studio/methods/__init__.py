@@ -20,6 +20,7 @@ _NAMES = (
     "dpo",
     "kto",
     "reward",
+    "classify",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
 and a module `trainer` with `build` and `tokenise`."""

@@ -19,8 +19,8 @@ from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice
 
 VERSION: Literal[1] = 1
 
-Outputs = Literal["text", "score"]
-"""What a model gives: text that it writes, or a number for a text that it reads."""
+Outputs = Literal["text", "score", "label"]
+"""What a model gives: text that it writes, or a number or a label for a text that it reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

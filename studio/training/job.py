@@ -41,7 +41,7 @@ Tokenise = Callable[
 ]
 """Same signature as `tokenisation.tokenise`: a method may read rows in its own way."""
 ChooseHead = Callable[[Sequence[TrainingRow]], heads.Head]
-"""Takes the training rows, and returns what the model ends in instead of tokens."""
+"""Takes all rows, and returns what the model ends in instead of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,8 @@ class TrainingJob:
         enter("loading")
         tokenizer, pieces = _load_tokenizer(recipe, spec, run)
         rows = _load_rows(recipe, spec)
-        config = _load_config(recipe, spec, choose_head and choose_head(rows[0]), tokenizer)
+        head = choose_head and choose_head([*rows[0], *rows[1]])
+        config = _load_config(recipe, spec, head, tokenizer)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
         memory_probe = MemoryProbe()

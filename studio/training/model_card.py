@@ -135,7 +135,7 @@ def build_export_card(
         computed=_MEASURED_NOTES[recipe.outputs][what].format(spec.dtype),
         load=_LOAD_EXAMPLES[recipe.outputs][what].format(
             base=base if is_on_hub(base) else f"path/to/{base}",
-            read=_READ_SCORE,
+            read=_READ.get(recipe.outputs, ""),
             **_load_arguments(recipe),
         ),
     )
@@ -216,7 +216,7 @@ _SCORE_NOTES = {
     "Loaded in\n16 bits, close scores become equal.",
     "adapter": "The adapter holds the layer that gives the scores; keep it in float32.",
 }
-_MEASURED_NOTES = {"text": _PERPLEXITY_NOTES, "score": _SCORE_NOTES}
+_MEASURED_NOTES = {"text": _PERPLEXITY_NOTES, "score": _SCORE_NOTES, "label": _SCORE_NOTES}
 _LOAD_TEXT_MODEL = {
     "model": """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -249,13 +249,29 @@ model = PeftModel.from_pretrained(base, "path/to/this/folder")
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 {read}""",
 }
-_LOAD_EXAMPLES = {"text": _LOAD_TEXT_MODEL, "score": _LOAD_SCORE_MODEL}
+_LOAD_EXAMPLES = {
+    "text": _LOAD_TEXT_MODEL,
+    "score": _LOAD_SCORE_MODEL,
+    "label": _LOAD_SCORE_MODEL,
+}
 _READ_SCORE = """
 turns = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": "An answer"}]
 inputs = tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=True)
 score = model(**inputs).logits[0, 0].item()
 """
-_PIPELINES = {"text": "text-generation", "score": "text-classification"}
+_READ_LABEL = """
+turns = [{"role": "user", "content": "A text"}]
+inputs = tokenizer.apply_chat_template(
+    turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
+)
+label = model.config.id2label[model(**inputs).logits[0].argmax().item()]
+"""
+_READ = {"score": _READ_SCORE, "label": _READ_LABEL}
+_PIPELINES = {
+    "text": "text-generation",
+    "score": "text-classification",
+    "label": "text-classification",
+}
 
 
 def _format_metric(key: str, value: float) -> str:

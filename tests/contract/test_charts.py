@@ -41,6 +41,7 @@ def test_chart_has_a_menu_to_export_and_to_read_as_table(name: str) -> None:
 WITHOUT_UNIT = {
     *("learning_rate", "grad_norm", "update_ratio", "loss_scale", "activation_max", "logit_max"),
     *("mean_token_accuracy", "eval_mean_token_accuracy", "eval_perplexity", "skipped_steps"),
+    *("accuracy", "eval_accuracy", "eval_macro_f1", "eval_calibration_error"),
 }
 """Factors, norms, shares of 1 and counts that their title names."""
 

@@ -160,6 +160,8 @@ def give_scores(request: GenerationRequest, model: PreTrainedModel) -> Generatio
     inputs = torch.tensor([request.ids], device=model.device)
     with torch.inference_mode(), record_compute_formats(model) as formats:
         logits = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).logits[0]
+    if model.config.problem_type == "single_label_classification":
+        logits = logits.softmax(dim=-1)
     names = model.config.id2label
     return GenerationEnd(
         reason="stop",

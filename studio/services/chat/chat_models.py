@@ -68,7 +68,7 @@ def list_models(run: Run, folder: RunDir) -> TrainedModels:
 def missing_reason(run: Run, folder: RunDir) -> tuple[str, str]:
     """Return why a run has no model that could answer, and what to do."""
     if run.recipe.outputs != "text":
-        return "The model of this run gives scores and writes no text.", "Chat with another run."
+        return "The model of this run reads text and writes none.", "Chat with another run."
     if run.deleted_at:
         return "This run is in the trash.", "Restore it to chat with its model."
     if run.status is RunStatus.SUCCEEDED and not folder.root.is_dir():

@@ -12,7 +12,7 @@ from studio.db.tables import Run
 from studio.errors import ConflictError, UnavailableError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.protocols.run_dir import RunDir
-from studio.protocols.tokenizer_service import TokenizerRequest
+from studio.protocols.tokenizer_service import RequestKind, TokenizerRequest
 from studio.services.chat import slot_wait
 from studio.services.models import served_models, service_clients
 from studio.services.models.served_models import ServedModel
@@ -41,21 +41,22 @@ def get_scorer(db: Session, run: Run, runs: Path) -> ServedModel:
 
 
 def build_request(
-    settings: Settings, model: ServedModel, name: str, row: Mapping[str, Any], max_length: int
+    settings: Settings, model: ServedModel, run: Run, row: Mapping[str, Any]
 ) -> GenerationRequest:
-    """Tokenise a row as in training.
+    """Tokenise a row as in training: all of it to be scored, or a prompt whose label is next.
 
     Raises:
         InvalidError: the row is no conversation, or the chat template cannot format it.
         UnavailableError: the tokenizer service is not available.
 
     """
-    reading = TokenizerRequest(
-        kind="reading", model=model.folder, row=dict(row), max_length=max_length
-    )
+    length = run.recipe.data.max_length
+    kind: RequestKind = "prompt" if run.recipe.outputs == "label" else "reading"
+    reading = TokenizerRequest(kind=kind, model=model.folder, row=dict(row), max_length=length)
     prompt = service_clients.render_prompt(settings, reading)
+    prompt = prompt.model_copy(update={"ids": prompt.ids[:length]})
     options = GenerationRequest(model="", ids=[], stops=[], gives_scores=True)
-    return model.fill_in(options, name, prompt)
+    return model.fill_in(options, f"run {run.id}", prompt)
 
 
 async def predict(settings: Settings, request: GenerationRequest) -> GenerationEnd:

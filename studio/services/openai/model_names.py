@@ -100,7 +100,7 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
     run, folder = tuned.run, RunDir(runs / str(tuned.run.id))
     if run.recipe.outputs != "text":
         raise InvalidError(
-            f"{name} gives scores and writes no text.", hint="Choose another model.", param="model"
+            f"{name} reads text and writes none.", hint="Choose another model.", param="model"
         )
     if not folder.artifacts.is_dir():
         raise _not_found_error(name)

@@ -13,13 +13,17 @@ from studio.web.rendering.render import block
 
 router = APIRouter(include_in_schema=False)
 
+Answer = Annotated[str, Form(), Len(0, predictions.MAX_CHARS)]
+"""Empty for a text to give a label to."""
 Text = Annotated[str, Form(), Len(1, predictions.MAX_CHARS)]
 
 
 @router.post("/runs/{run_id}/try")
-async def try_it(request: Request, run_id: int, prompt: Text, answer: Text) -> Response:
-    """Show the score of an answer, or why there is none."""
-    turns = [Turn(role="user", content=prompt), Turn(role="assistant", content=answer)]
+async def try_it(request: Request, run_id: int, prompt: Text, answer: Answer = "") -> Response:
+    """Show the score of an answer or the labels of a text, or why there are none."""
+    turns = [Turn(role="user", content=prompt)]
+    if answer:
+        turns.append(Turn(role="assistant", content=answer))
     try:
         end = await predictions.ask(request, run_id, PredictionIn(messages=turns))
     except StudioError as error:

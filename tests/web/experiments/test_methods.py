@@ -152,7 +152,8 @@ def test_incompatible_dataset_is_rejected_with_hint(client: TestClient) -> None:
     assert (
         answer.json()["error"]["message"] == "Continued pre-training cannot train on conversations."
     )
-    assert answer.json()["error"]["hint"] == "Choose another dataset, or: Learn from answers."
+    hint = "Choose another dataset, or: Learn from answers or Learn labels."
+    assert answer.json()["error"]["hint"] == hint
 
 
 @pytest.mark.usefixtures("texts")

@@ -53,7 +53,7 @@ def test_run_page_offers_no_chat(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("scoring")
 def test_chat_page_says_why_there_is_none(client: TestClient) -> None:
-    assert "gives scores and writes no text" in client.get("/runs/1/chat").text
+    assert "reads text and writes none" in client.get("/runs/1/chat").text
 
 
 @pytest.mark.usefixtures("scoring")

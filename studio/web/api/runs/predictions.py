@@ -33,12 +33,12 @@ class PredictionIn(FieldDocs, BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     messages: Annotated[list[Turn], Len(1, 1000)]
-    """A conversation; a reward model scores its last answer."""
+    """A conversation; a reward model scores its last answer, a classifier needs none."""
 
 
 class PredictionOut(api.Out):
     scores: dict[str, float]
-    """What the model gives, by name; a reward model gives one `score`."""
+    """What the model gives: the probability of each label, or the one `score` of a reward model."""
     tokens: int
     """How many tokens it read."""
     computed_in: str
@@ -60,8 +60,7 @@ async def ask(request: Request, run_id: int, asked: PredictionIn) -> GenerationE
         with read_session(request.app.state.engine) as db:
             run = runs.get(db, run_id)
             model = predictions.get_scorer(db, run, settings.runs)
-            name, length = f"run {run.id}", run.recipe.data.max_length
         row: dict[str, Any] = asked.model_dump()
-        return predictions.build_request(settings, model, name, row, length)
+        return predictions.build_request(settings, model, run, row)
 
     return await predictions.predict(settings, await run_in_threadpool(build))

@@ -1,0 +1,129 @@
+"""Classification: the model learns which of several labels a text has."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Le
+
+from studio.methods.base import Method, full_preset, lora_preset
+from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
+from studio.recipe.base import Conflict, Outputs, Recipe
+from studio.recipe.fields import FieldSpec, Section
+from studio.recipe.sections import LearningRate, NoSamples, Optimisation
+
+
+class LabelOptimisation(Optimisation):
+    """How fast and how long the model trains."""
+
+    learning_rate: LearningRate = 1e-4
+    """Step size. Halve it if the loss jumps around; double it if the loss barely moves."""
+
+
+class Labels(Section):
+    """How the labels are learned."""
+
+    class_weights: Annotated[
+        Literal["none", "balanced"],
+        FieldSpec(
+            "Class weights",
+            choice_titles={"none": "Every row counts equally", "balanced": "Every label does"},
+        ),
+    ] = "none"
+    """Let every label count equally as a whole if rare labels matter as much as common ones: then
+    each row of a rare label counts more."""
+
+    head_lr_ratio: Annotated[
+        float,
+        Ge(1),
+        Le(1000),
+        FieldSpec(
+            "Learning rate of the output layer",
+            advanced=True,
+            related=("optimisation.learning_rate",),
+        ),
+    ] = 10.0
+    """How many times the learning rate the new output layer uses: it starts from nothing, the rest
+    of the model does not."""
+
+
+class ClassifyRecipe(Recipe):
+    """Learn labels: the model reads a text, and learns which of the labels it has."""
+
+    card_verb: ClassVar[str] = "trained to give labels"
+    card_tags: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[Outputs] = "label"
+
+    method: Literal["classify"] = "classify"
+    labels: Labels = Labels()
+    optimisation: LabelOptimisation = LabelOptimisation()
+    samples: NoSamples = NoSamples()
+
+    def own_conflicts(self) -> Iterator[Conflict]:
+        if self.data.packing:
+            yield Conflict(
+                message="Texts with labels cannot be packed.",
+                hint="Turn off sequence packing.",
+                param="data.packing",
+            )
+
+
+ACCURACY = MetricSpec(
+    key="accuracy", title="Accuracy", source="train", better="higher", chart="Accuracy"
+)
+EVAL_ACCURACY = MetricSpec(
+    key="eval_accuracy",
+    title="Validation accuracy",
+    source="eval",
+    better="higher",
+    is_objective=True,
+    chart="Accuracy",
+    is_always_drawn=True,
+    tile="always",
+)
+EVAL_MACRO_F1 = MetricSpec(
+    key="eval_macro_f1",
+    title="Validation macro F1",
+    source="eval",
+    better="higher",
+    is_objective=True,
+    chart="Accuracy",
+    is_always_drawn=True,
+    tile="always",
+)
+"""The mean over the labels that occur of the F1 score of each."""
+BEST_EVAL_MACRO_F1 = MetricSpec(
+    key="best_eval_macro_f1", title="Best validation macro F1", better="higher", chart="-"
+)
+CALIBRATION_ERROR = MetricSpec(
+    key="eval_calibration_error",
+    title="Calibration error",
+    source="eval",
+    better="lower",
+    chart="Calibration error",
+)
+"""By how much the model's confidence differs from how often it is right, on average."""
+
+METHOD = Method(
+    name="classify",
+    title="Classification",
+    purpose="Learn labels",
+    summary="Train a model that reads a text and gives it one of several labels.",
+    recipe=ClassifyRecipe,
+    metrics=MethodMetrics(
+        (
+            EVAL_MACRO_F1,
+            BEST_EVAL_MACRO_F1,
+            EVAL_ACCURACY,
+            ACCURACY,
+            *(replace(spec, unit="nats") for spec in (LOSS, EVAL_LOSS)),
+            CALIBRATION_ERROR,
+        ),
+        objective=EVAL_MACRO_F1,
+    ),
+    trains_on={
+        "conversation": "The last answer of each conversation is its label, and what comes before "
+        "is what the model reads."
+    },
+    presets=(lora_preset(), full_preset(2e-5)),
+)

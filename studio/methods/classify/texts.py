@@ -1,0 +1,100 @@
+"""Read texts with their labels, and collate them into batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from studio.errors import TrainingError
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.rows import TrainingRow
+from studio.training.data.tokenisation import Collator, Examples
+
+COLUMNS = ("input_ids", "labels", "label")
+MAX_LABELS = 1000
+
+
+def label_of(row: TrainingRow) -> str:
+    """Return the label of a row: its last answer.
+
+    Raises:
+        TrainingError: it has none.
+
+    """
+    last = row.messages[-1] if row.messages else {}
+    if last.get("role") != "assistant" or len(row.messages) == 1:
+        raise TrainingError(
+            "bad_row",
+            f"{row.location} has no label.",
+            hint="Choose a dataset of texts and labels: the label is the last answer.",
+        )
+    return str(last["content"]).strip()
+
+
+def list_labels(rows: Sequence[TrainingRow]) -> tuple[str, ...]:
+    """Return the labels of the rows in alphabetical order.
+
+    Raises:
+        TrainingError: there is only one, or the answers are no labels.
+
+    """
+    labels = sorted({label_of(row) for row in rows})
+    if len(labels) == 1:
+        raise TrainingError(
+            "bad_row",
+            f'All {len(rows):,} rows have the label "{labels[0]}".',
+            hint="Add rows with other labels: the model learns from the difference.",
+        )
+    if len(labels) > min(MAX_LABELS, max(len(rows) // 2, 2)):
+        raise TrainingError(
+            "bad_row",
+            f"The {len(rows):,} rows have {len(labels):,} different answers, so these are not "
+            "labels.",
+            hint="Check the column mapping, or choose Learn from answers.",
+        )
+    return tuple(labels)
+
+
+def tokenise(
+    rows: Sequence[TrainingRow],
+    template: ChatTemplate | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> Examples:
+    """Tokenise what comes before the label, as a prompt; cut it at the end.
+
+    Raises:
+        TrainingError: a row has no label, or the chat template cannot render it.
+
+    """
+    for row in rows:
+        label_of(row)
+    assert template is not None  # noqa: S101 -- rows with labels are conversations
+    texts = [template.render_prompt(row.messages[:-1]) for row in rows]
+    found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    ids = [one[:max_length] for one in found]
+    return Examples(
+        # Examples have a label per token; these are not read.
+        Dataset.from_dict({"input_ids": ids, "labels": ids}),
+        list(rows),
+        dropped=0,
+        truncated=sum(len(one) > max_length for one in found),
+        tokens=sum(map(len, ids)),
+        longest=max(map(len, ids), default=0),
+        longest_answer=1,
+        longest_row=max(map(len, found), default=0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCollator(Collator):
+    """Makes a batch of texts, with the number of the label of each."""
+
+    def __call__(self, rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        # A dataclass with slots has no `super()` without arguments.
+        batch = Collator.__call__(self, rows)
+        del batch["labels"]
+        return batch | {"label": torch.stack([row["label"] for row in rows])}
