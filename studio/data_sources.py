@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
 from studio.errors import InvalidError
 from studio.schemas.field_docs import FieldDocs
+from studio.starter.samples import SampleName
 
 REPO_ID = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
 """The format of repository IDs on the hub: `owner/name`."""
@@ -82,6 +83,17 @@ class S3Source(_Source):
         return self.url
 
 
+class SampleSource(_Source):
+    """One of the samples that the studio includes."""
+
+    kind: Literal["sample"] = "sample"
+    id: SampleName
+
+    @property
+    def display_name(self) -> str:
+        return "sample"
+
+
 class UploadSource(_Source):
     """A large file that was uploaded in parts and is complete."""
 
@@ -95,7 +107,7 @@ class UploadSource(_Source):
 
 
 Source = Annotated[
-    LocalFileSource | UrlSource | HubDatasetSource | S3Source | UploadSource,
+    LocalFileSource | UrlSource | HubDatasetSource | S3Source | SampleSource | UploadSource,
     Field(discriminator="kind"),
 ]
 SOURCE_ADAPTER: TypeAdapter[Source] = TypeAdapter(Source)

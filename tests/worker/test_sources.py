@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from studio.data_sources import LocalFileSource, S3Source, Source, UploadSource, UrlSource
+from studio.data_sources import (
+    LocalFileSource,
+    S3Source,
+    SampleSource,
+    Source,
+    UploadSource,
+    UrlSource,
+)
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import DatasetStatus, TaskStatus
 from studio.db.tables import Dataset
@@ -17,6 +24,7 @@ from studio.db.tasks import Task
 from studio.services.accounts import secrets
 from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
+from studio.starter.samples import SAMPLES, SampleName
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes.launcher import LocalLauncher
 from tests.fakes.file_server import FileServer
@@ -108,6 +116,14 @@ def test_chunked_upload_becomes_draft(loop: WorkerLoop) -> None:
     dataset = made(loop, bring(loop, UploadSource(upload=sent.id)))
 
     assert (dataset.name, dataset.source, dataset.bytes) == ("rows", "upload", len(ROWS))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample_becomes_draft(loop: WorkerLoop, name: SampleName) -> None:
+    dataset = made(loop, bring(loop, SampleSource(id=name)))
+
+    told = (dataset.name, dataset.filename, dataset.status, dataset.source)
+    assert told == (f"sample-{name}", f"sample-{name}.jsonl", DatasetStatus.DRAFT, "sample")
 
 
 def test_duplicate_dataset_name_gets_number(loop: WorkerLoop, site: FileServer) -> None:

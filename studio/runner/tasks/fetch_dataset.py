@@ -1,4 +1,4 @@
-"""Fetch a dataset's file from a local folder, a URL, the hub or a bucket."""
+"""Fetch a dataset's file from a local folder, a URL, the hub, a bucket or the samples."""
 
 import hashlib
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from studio.data_sources import (
     HubDatasetSource,
     LocalFileSource,
     S3Source,
+    SampleSource,
     UploadSource,
     UrlSource,
     resolve_inside,
@@ -27,6 +28,7 @@ from studio.runner.sandbox import limit_reading
 from studio.runner.sources import http, hub, s3
 from studio.runner.sources.chunked_file import CHUNK_BYTES, format_size
 from studio.settings import Settings
+from studio.starter import samples
 
 
 def fetch(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
@@ -62,6 +64,9 @@ def _fetch_from_source(
         case LocalFileSource(path=path):
             source = resolve_inside(settings.import_folders, path)
             return copy_file(source, folder.files, request.limits, report), source.name, {}
+        case SampleSource(id=name):
+            samples.write(name, folder.files / "fetched")
+            return folder.files / "fetched", samples.filename(name), {}
         case UploadSource(upload=upload):
             return _take_upload(settings.uploads / upload, folder.files)
         case UrlSource(url=url):

@@ -81,6 +81,7 @@ def list_sources(settings: Settings) -> list[SourceOption]:
         SourceOption(kind="url", title="URL"),
         SourceOption(kind="hub", title="Hugging Face", missing=hub),
         SourceOption(kind="s3", title="S3", missing=s3),
+        SourceOption(kind="sample", title="Sample data"),
     ]
 
 

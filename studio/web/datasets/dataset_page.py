@@ -37,6 +37,7 @@ from studio.services.datasets.import_sources import FolderEntry, SourceOption
 from studio.services.datasets.versions import Part, RowQuery
 from studio.services.tasks import tasks
 from studio.settings import Settings
+from studio.starter.samples import SAMPLES, SampleName
 from studio.web.datasets import mapping_view
 from studio.web.http.deps import DB, Config, PostedForm, ReadDB
 from studio.web.http.multipart_upload import NewUpload, read_limits
@@ -62,6 +63,11 @@ class ImportForm:
     pending_tasks: Sequence[Task]
     values: Values[str, str] = field(default_factory=dict)
     """The posted values, if they were invalid."""
+
+    @property
+    def samples(self) -> dict[SampleName, str]:
+        """The included samples, and what their rows are."""
+        return SAMPLES
 
     @property
     def selected(self) -> SourceOption:

@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
+from studio.services.datasets import import_sources
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.web.app import create_app
@@ -39,6 +40,7 @@ def test_all_import_sources_are_offered_and_current_one_marked(client: TestClien
         ("URL", False),
         ("Hugging Face", True),
         ("S3", False),
+        ("Sample data", False),
     ]
 
 
@@ -102,3 +104,20 @@ def test_finished_import_redirects_to_dataset(client: TestClient, engine: Engine
 )
 def test_invalid_import_source_is_rejected(client: TestClient, source: dict[str, str]) -> None:
     assert client.post("/api/v1/datasets", json={"source": source}).status_code == 422
+
+
+def test_samples_can_be_added(client: TestClient, engine: Engine) -> None:
+    page = parse_page(client.get("/datasets", params={"way": "sample"}).text)
+    offered = [one.attributes["value"] for one in page.all("input", name="id")]
+    answer = client.post("/datasets/imports", data={"kind": "sample", "id": offered[0]})
+
+    assert offered == ["comparisons", "ratings"]
+    with unit_of_work(engine) as db:
+        assert [one.kind for one in import_sources.list_unfinished(db)] == ["fetch"]
+    assert answer.url.path == "/chores/1"
+
+
+def test_form_without_fitting_data_leads_to_samples(client: TestClient) -> None:
+    page = parse_page(client.get("/new", params={"method": "dpo"}).text)
+
+    assert page.one(id="dataset-facts").one("a").attributes["href"] == "/datasets?way=sample"

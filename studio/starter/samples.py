@@ -1,0 +1,69 @@
+"""Sample data for each kind of method, made of the rows of the starter.
+
+A good answer is the starter's own. A bad one is the answer to another question that begins with the
+same word: just as fluent, but wrong here.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from studio import starter
+
+SampleName = Literal["comparisons", "ratings"]
+SAMPLES: dict[SampleName, str] = {
+    "comparisons": "For each question, an answer that is right and one that is wrong.",
+    "ratings": "Questions with one answer each, rated good or bad.",
+}
+"""What the rows of each sample are."""
+
+
+def filename(name: SampleName) -> str:
+    return f"sample-{name}.jsonl"
+
+
+def write(name: SampleName, path: Path) -> None:
+    """Write a sample as JSON lines; it is always the same."""
+    rows = _comparisons() if name == "comparisons" else _ratings()
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _comparisons() -> Iterator[dict[str, Any]]:
+    """Yield rows of a prompt, a chosen answer and a rejected one."""
+    by_word: dict[str, list[str]] = defaultdict(list)
+    exchanges = list(_exchanges())
+    for prompt, answer in exchanges:
+        by_word[prompt.split()[0]].append(answer)
+    position: dict[str, int] = defaultdict(int)
+    for prompt, answer in exchanges:
+        word = prompt.split()[0]
+        position[word] += 1
+        answers = by_word[word]
+        after = answers[position[word] :] + answers[: position[word]]
+        wrong = next((other for other in after if other != answer), None)
+        if wrong is not None:
+            yield {"prompt": prompt, "chosen": answer, "rejected": wrong}
+
+
+def _ratings() -> Iterator[dict[str, Any]]:
+    """Yield rows of a prompt, a completion and its label: good and bad in turn."""
+    for number, row in enumerate(_comparisons()):
+        is_good = number % 2 == 0
+        completion = row["chosen"] if is_good else row["rejected"]
+        yield {"prompt": row["prompt"], "completion": completion, "label": is_good}
+
+
+def _exchanges() -> Iterator[tuple[str, str]]:
+    """Yield the question and the answer of each row that has just one of both."""
+    with TemporaryDirectory() as folder:
+        starter.write_rows(Path(folder))
+        for split in starter.SPLITS:
+            with Path(folder, split).open(encoding="utf-8") as file:
+                for line in file:
+                    messages = json.loads(line)["messages"]
+                    if [one["role"] for one in messages] == ["user", "assistant"]:
+                        yield messages[0]["content"], messages[1]["content"]
