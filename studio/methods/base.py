@@ -67,6 +67,26 @@ def lora_preset(**values: Any) -> Preset:  # noqa: ANN401 -- settings of a recip
     )
 
 
+def quick_preset(**optimisation: Any) -> Preset:  # noqa: ANN401 -- settings of a section
+    """Return the preset that shows in about a minute what a method does, on the starter model."""
+    return Preset(
+        name="quick",
+        title="Quick start",
+        summary="The starter model on a dataset that fits, as many steps as fit into a minute.",
+        values={
+            "base_model": "starter",
+            "optimisation": {
+                "num_train_epochs": 3.0,
+                "max_minutes": 1.0,
+                "per_device_train_batch_size": 16,
+                **optimisation,
+            },
+            "data": {"max_length": 256},
+            "evaluation": {"eval_steps": 0.25, "per_device_eval_batch_size": 64},
+        },
+    )
+
+
 def full_preset(learning_rate: float, **values: Any) -> Preset:  # noqa: ANN401 -- settings of a recipe
     """Return the preset of a full fine-tune, which needs smaller steps than an adapter."""
     return Preset(

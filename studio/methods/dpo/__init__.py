@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from studio.methods.base import Method, full_preset, lora_preset
+from studio.methods.base import Method, full_preset, lora_preset, quick_preset
 from studio.methods.reference import ReferenceRecipe, ReferenceScores
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict
@@ -270,6 +270,7 @@ METHOD = Method(
     presets=(
         lora_preset(),
         full_preset(5e-7),
+        quick_preset(learning_rate=3e-3),
     ),
     sequences_per_row=2,
     openai_type="dpo",

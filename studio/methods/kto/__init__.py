@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
 
-from studio.methods.base import Method, full_preset, lora_preset
+from studio.methods.base import Method, full_preset, lora_preset, quick_preset
 from studio.methods.reference import ReferenceRecipe, ReferenceScores
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict
@@ -144,6 +144,6 @@ METHOD = Method(
         "preference": "Which answers belong together is not used: DPO compares them directly.",
         "ranked": "Only the best and the worst answer of each row are read.",
     },
-    presets=(lora_preset(), full_preset(5e-7)),
+    presets=(lora_preset(), full_preset(5e-7), quick_preset(learning_rate=1e-3)),
     examples_per_row={"preference": 2},
 )
