@@ -139,7 +139,7 @@ def test_dpo_job_creates_run_with_its_hyperparameters(client: TestClient) -> Non
 
     recipe = job["x_studio"]["recipe"]
     assert (recipe["method"], recipe["preference"]["beta"]) == ("dpo", 0.4)
-    assert recipe["optimisation"]["learning_rate"] == pytest.approx(2.5e-6)
+    assert recipe["optimisation"]["learning_rate"] == pytest.approx(1.5e-3)
     resolved = {"n_epochs": 2, "batch_size": 8, "learning_rate_multiplier": 0.5, "beta": 0.4}
     assert job["method"] == {"type": "dpo", "dpo": {"hyperparameters": resolved}}
 
