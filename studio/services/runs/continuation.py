@@ -42,6 +42,12 @@ def start_values(run: Run) -> dict[str, Any]:
 
     """
     if not isinstance(run.recipe.adapter, Lora):
+        if run.recipe.outputs != "text":
+            raise InvalidError(
+                f"The model of run {run.id} writes no text, so training cannot continue from it.",
+                hint="Start from its base model.",
+                param="base_model",
+            )
         return {"base_model": name_of(run)}
     return {
         "base_model": run.recipe.base_model,
@@ -188,6 +194,13 @@ def _saved_shape(adapter: Lora) -> dict[str, Any]:
 def _mismatches(
     db: Session, recipe: AnyRecipe, parent: Run, values: Mapping[str, Any]
 ) -> Iterator[Refusal]:
+    if parent.recipe.outputs not in ("text", recipe.outputs):
+        yield Refusal(
+            message=f"The adapter of run {parent.id} belongs to a model that writes no text.",
+            hint="Continue it with the same method, or start with a new adapter.",
+            param=PARAM,
+            repair={"adapter": {"continue_from": None}},
+        )
     base = values["base_model"]
     if models.require(db, recipe.base_model) != models.require(db, base):
         yield Refusal(

@@ -17,7 +17,13 @@ from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.web.i18n import formatting
 from studio.web.rendering import live_figures
-from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
+from tests.support.factories import (
+    make_finished_run,
+    make_recipe,
+    make_run,
+    make_running,
+    metrics_event,
+)
 from tests.support.page_reader import Node, parse_page
 
 
@@ -404,3 +410,15 @@ def test_finished_run_offers_to_continue(client: TestClient, engine: Engine) -> 
     assert form.one("input", id="adapter-continue_from").attributes["value"] == "run-1"
     assert "continues run-1" in form.text
     assert shown(client, 2).all("li", id="do-continue") == []
+
+
+def test_run_that_writes_no_text_has_no_answers(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db).recipe = make_recipe(method="reward")
+        make_finished_run(db)
+
+    tabs = [
+        [tab.text for tab in shown(client, number).one("nav", class_="tabs").all("a")]
+        for number in (1, 2)
+    ]
+    assert ["Answers" in names for names in tabs] == [False, True]

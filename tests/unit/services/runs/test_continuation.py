@@ -60,6 +60,18 @@ def test_full_fine_tune_continues_from_the_model(db: Session) -> None:
     ]
 
 
+def test_model_that_writes_no_text_continues_only_as_such(db: Session, settings: Settings) -> None:
+    parent = make_parent(db, settings)
+    parent.recipe = make_recipe(method="reward", adapter=LORA)
+    message = "The adapter of run 1 belongs to a model that writes no text."
+    again = make_recipe(method="reward", **continuation.start_values(parent))
+
+    assert refusals(db) == [(message, {"adapter": {"continue_from": None}})]
+    assert continuation.check(db, again) == []
+    parent.recipe = make_recipe(method="reward", adapter={"kind": "full"})
+    assert continuation.start_url(parent) == ""
+
+
 def test_rank_stabilised_pissa_must_be_merged(db: Session, settings: Settings) -> None:
     parent = make_parent(db, settings, variant="pissa", use_rslora=True)
 
