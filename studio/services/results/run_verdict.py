@@ -34,6 +34,7 @@ STILL_FALLING = 0.02
 """The relative gain of the last validation from which on longer training should help."""
 
 SHOWN_PAIRS = 3
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class ValidationTrend:
     sentence: str
     first: float | None = None
     last: float | None = None
+    ends: tuple[str, str] = ("", "")
+    """The first and the last value, as they are written."""
     best: float | None = None
     best_step: int = 0
     last_step: int = 0
@@ -119,9 +122,10 @@ def judge(
         if trend.is_worse:
             return _judge_trend(trend)
         if trend.gain >= CHANGE and trend.first is not None and trend.last is not None:
+            first, last = trend.ends
             sentence = (
-                f"Validation went from {trend.first:.4g} to {trend.last:.4g}, but no answer of "
-                f"{after.judged} is right yet"
+                f"Validation went from {first} to {last}, but no answer of {after.judged} is right "
+                "yet"
             )
             return sentence, None
     return _judge_answers(before, after)
@@ -134,11 +138,12 @@ def _judge_trend(trend: ValidationTrend) -> tuple[str, bool | None]:
         return "Training is complete. Nothing was validated, so there is no verdict.", None
     if trend.first is None or trend.last is None or trend.shape == "single":
         return "Training is complete. One validation is too little for a verdict.", None
+    first, last = trend.ends
     if trend.gain >= CHANGE:
-        return f"It learned: validation went from {trend.first:.4g} to {trend.last:.4g}", True
+        return f"It learned: validation went from {first} to {last}", True
     if trend.gain <= -CHANGE:
-        return f"It got worse: validation went from {trend.first:.4g} to {trend.last:.4g}", False
-    return f"It hardly changed: validation went from {trend.first:.4g} to {trend.last:.4g}", False
+        return f"It got worse: validation went from {first} to {last}", False
+    return f"It hardly changed: validation went from {first} to {last}", False
 
 
 def _judge_answers(before: AnswerScore, after: AnswerScore) -> tuple[str, bool]:
@@ -169,23 +174,34 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend
         return ValidationTrend(shape="broken", sentence=sentence, last_step=last_step)
     first, last = finite[0][1], finite[-1][1]
     if len(finite) == 1:
-        sentence = f"It was measured once, {last:.4g}: too little to see a direction."
+        value = write_value(last, spec)
+        sentence = f"It was measured once, {value}: too little to see a direction."
         return ValidationTrend(shape="single", sentence=sentence, first=first, last=last)
     sign = -1 if spec.better == "higher" else 1
     best_step, best = min(finite, key=lambda point: sign * point[1])
     least = 1.0 if spec.starts_at_zero else 0.0
     shape = _shape([sign * value for _step, value in finite], least)
     gain = _relative(sign * first, sign * last, least)
+    ends = write_value(first, spec), write_value(last, spec)
+    best_text = write_value(best, spec)
     return ValidationTrend(
         shape=shape,
-        sentence=_trend_sentence(shape, (first, last), (best, best_step), is_worse=gain <= -CHANGE),
+        sentence=_trend_sentence(shape, ends, (best_text, best_step), is_worse=gain <= -CHANGE),
         first=first,
         last=last,
+        ends=ends,
         best=best,
         best_step=best_step,
         last_step=last_step,
         gain=gain,
     )
+
+
+def write_value(value: float, spec: MetricSpec) -> str:
+    """Write a value of a metric: a share in percent, and a rounding error around 0 as 0."""
+    if spec.key.endswith("_share"):
+        return f"{100 * value:.3g} %"
+    return "0" if spec.starts_at_zero and abs(value) < _ROUNDING else f"{value:.4g}"
 
 
 def _shape(values: Sequence[float], least: float) -> Shape:
@@ -202,20 +218,20 @@ def _shape(values: Sequence[float], least: float) -> Shape:
 
 
 def _trend_sentence(
-    shape: Shape, ends: tuple[float, float], best: tuple[float, int], *, is_worse: bool
+    shape: Shape, ends: tuple[str, str], best: tuple[str, int], *, is_worse: bool
 ) -> str:
     first, last = ends
     value, step = best
     if shape == "overfitting" and is_worse:
         # It may have diverged; only a curve that stays below its start shows memorised rows.
-        return f"Best at step {step} with {value:.4g}, then worse than at first: {last:.4g}."
+        return f"Best at step {step} with {value}, then worse than at first: {last}."
     return {
-        "falling": f"From {first:.4g} to {last:.4g}, and still improving at the end.",
-        "level": f"From {first:.4g} to {last:.4g}, then level: more steps would change little.",
-        "overfitting": f"Best at step {step} with {value:.4g}, then worse: {last:.4g} at the end. "
+        "falling": f"From {first} to {last}, and still improving at the end.",
+        "level": f"From {first} to {last}, then level: more steps would change little.",
+        "overfitting": f"Best at step {step} with {value}, then worse: {last} at the end. "
         "From there on it memorised its training rows.",
-        "unchanged": f"From {first:.4g} to {last:.4g}: almost no change.",
-        "worse": f"From {first:.4g} to {last:.4g}: worse than before training.",
+        "unchanged": f"From {first} to {last}: almost no change.",
+        "worse": f"From {first} to {last}: worse than before training.",
     }[shape]
 
 

@@ -6,6 +6,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.tables import Sample
+from studio.methods import METHODS
 from studio.methods.kto import EVAL_MARGIN
 from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
 from studio.services.results import run_verdict
@@ -38,6 +39,22 @@ def trend_of(*values: float | None) -> run_verdict.ValidationTrend:
 )
 def test_curve_has_shape(values: tuple[float | None, ...], shape: str) -> None:
     assert trend_of(*values).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("eval_preferred_share", 0.9343, "93.4 %"),
+        ("eval_preferred_share", 1.0, "100 %"),
+        ("eval_rating_margin", -1.6e-8, "0"),
+        ("eval_rating_margin", 1.9192, "1.919"),
+        ("eval_loss", 1.6e-8, "1.6e-08"),
+    ],
+)
+def test_values_are_written_as_what_they_are(key: str, value: float, text: str) -> None:
+    specs = {one.key: one for method in METHODS.values() for one in method.metrics.all}
+
+    assert run_verdict.write_value(value, specs[key]) == text
 
 
 def test_overfitting_names_best_step() -> None:
