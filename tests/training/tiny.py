@@ -116,7 +116,7 @@ def recipe(**changes: object) -> AnyRecipe:
     return RECIPE_ADAPTER.validate_python(merge(RECIPE, turned), strict=False)
 
 
-def write_run(root: Path, model: str | Path, /, **changes: object) -> RunDir:
+def write_run(root: Path, model: str | Path, **changes: object) -> RunDir:
     """Lay out a run on the sums; `changes` are knobs, `__` for the dot."""
     root.mkdir(parents=True)
     run = RunDir(root)
@@ -127,7 +127,7 @@ def write_run(root: Path, model: str | Path, /, **changes: object) -> RunDir:
     return run
 
 
-def train(root: Path, model: str | Path, /, **changes: object) -> RunDir:
+def train(root: Path, model: str | Path, **changes: object) -> RunDir:
     """Train a run on the sums, in this process, to its end."""
     run = write_run(root, model, **changes)
     execute_run(run.root, StopHandler())

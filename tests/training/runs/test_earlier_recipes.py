@@ -71,7 +71,8 @@ def earlier_recipe(method: str, adapter: dict[str, Any]) -> AnyRecipe:
 
 
 def prepare(folder: Path, model: Path, recipe: AnyRecipe) -> TrainingJob:
-    run = tiny.write_run(folder, model, **recipe.model_dump())
+    # A model's own options have the name of an argument, and are newer than these recipes.
+    run = tiny.write_run(folder, model, **recipe.model_dump(exclude={"model"}))
     assert load_recipe(run) == recipe
     return TrainingJob.prepare(recipe, run, lambda _phase: None)
 
