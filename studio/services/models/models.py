@@ -22,9 +22,6 @@ from studio.weights import model_files, model_metadata, safetensors_headers
 _FOLDERS = frozenset({"models", "runs"})
 """Folders in the home that hold models."""
 
-_MAX_GENERATIONS = 50
-"""Longest chain of fine-tuned models to follow."""
-
 _FACTS = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size", "dtype")
 
 
@@ -210,19 +207,6 @@ def list_runs(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
     base = type_coerce(col(Run.recipe), JSON)["base_model"].as_string()
     query = select(Run).where(base == model.name).order_by(col(Run.id).desc()).limit(limit)
     return db.exec(query).all()
-
-
-def list_ancestors(db: Session, model: Model) -> list[tuple[Run, str]]:
-    """Return the runs a model was trained by, each with its base model, nearest first."""
-    ancestors: list[tuple[Run, str]] = []
-    while model.run_id is not None and len(ancestors) < _MAX_GENERATIONS:
-        run = db.get_one(Run, model.run_id)
-        ancestors.append((run, run.recipe.base_model))
-        base = find_by_name(db, run.recipe.base_model)
-        if base is None:
-            break
-        model = base
-    return ancestors
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -26,7 +26,8 @@ _FREE = {"lora_dropout", "lr_ratio", "base_dtype", "continue_from"}
 _ADAPTER_FILES = {"adapter_config.json", "adapter_model.safetensors"}
 _MERGE_HINT = "Merge it on its Files page, and start from the merged model."
 _MAX_CHILDREN = 20
-_MAX_GENERATIONS = 20
+_MAX_GENERATIONS = 50
+"""Longest chain of runs to follow."""
 
 
 def name_of(run: Run) -> str:
@@ -140,6 +141,12 @@ def ancestors(db: Session, run: Run) -> list[Run]:
         found.append(parent)
         run = parent
     return found
+
+
+def trained_by(db: Session, model: Model) -> list[Run]:
+    """Return the runs that trained a model, the last first; none if it was not trained here."""
+    run = db.get(Run, model.run_id) if model.run_id is not None else None
+    return [] if run is None else [run, *ancestors(db, run)]
 
 
 def _find_parent(db: Session, run: Run) -> Run | None:

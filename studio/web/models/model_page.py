@@ -12,6 +12,7 @@ from studio.errors import StudioError
 from studio.services.estimates import estimates
 from studio.services.models import downloads, models, remote_code_trust
 from studio.services.precision import recommendation
+from studio.services.runs import continuation
 from studio.settings import Settings
 from studio.web.http.deps import DB, Config, ConfigWithSecrets
 from studio.web.rendering.render import block, page, redirect, refused_form, wants_fragment
@@ -169,7 +170,7 @@ def _model_context(db: Session, config: Settings, model: Model) -> dict[str, Any
         "is_here": models.is_local(model),
         "is_usable": _is_usable(model),
         "runs": models.list_runs(db, model),
-        "lineage": models.list_ancestors(db, model),
+        "lineage": continuation.trained_by(db, model),
         "warning": remote_code_trust.WARNING,
         "fetching": downloads.latest_code_task(db, model),
         "link": f"{downloads.hub_client(config).endpoint}/{model.repo}" if model.repo else "",

@@ -76,7 +76,7 @@ NO_PAGES = (
     *("/datasets/imports/1/done", "/datasets/2/stats/counted", "/models/landed"),
     *("/models/2/code", "/login", "/login/oidc", "/login/oidc/done"),
 )
-"""Files, redirects, and what answers nothing to whoever has signed in."""
+"""Files, redirects, and addresses that return no page to people who are signed in."""
 OF_DEVELOPERS = {"/style"}
 """Pages that only `STUDIO_DEVELOPMENT` shows, with nothing of the database."""
 LOOKING = ("viewer", "owner", "another member", "administrator")

@@ -154,3 +154,4 @@ def test_lineage_follows_adapters_and_models(db: Session, settings: Settings) ->
     assert [run.id for run in continuation.children(db, first)] == [second.id]
     assert [run.id for run in continuation.children(db, second)] == [third.id]
     assert continuation.ancestors(db, first) == []
+    assert [run.id for run in continuation.trained_by(db, model)] == [second.id, first.id]
