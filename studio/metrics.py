@@ -54,6 +54,21 @@ class MetricSpec:
     """Its column in the results file of OpenAI's API, if that differs."""
 
 
+def format_value(value: float, key: str, digits: int = 4) -> str:
+    """Format a value for a sentence, in the way that the key of its metric implies."""
+    return f"{100 * value:.3g} %" if is_share(key) else with_minus(f"{value:.{digits}g}")
+
+
+def is_share(key: str) -> bool:
+    """Return whether the values of a metric are parts of 1."""
+    return key.endswith("_share")
+
+
+def with_minus(digits: str) -> str:
+    """Return a number with a minus sign, not a hyphen, in front; exponents stay as in code."""
+    return f"\N{MINUS SIGN}{digits[1:]}" if digits.startswith("-") else digits
+
+
 LOSS = MetricSpec(
     key="loss",
     unit="nats/token",

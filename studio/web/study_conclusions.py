@@ -13,8 +13,6 @@ from studio.services.studies.study_statistics import (
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 
-MINUS = "\N{MINUS SIGN}"
-
 _SMALL = 0.1
 """Ratios below this need more than two decimals."""
 
@@ -55,7 +53,7 @@ def format_share(value: float) -> str:
     percent = value * 100
     has_tenths = 0.05 <= abs(percent) < 0.95  # noqa: PLR2004 -- what one decimal can show
     text = f"{percent:.1f}" if has_tenths else f"{percent:.0f}"
-    return f"{text.removesuffix('-0').replace('-', MINUS) or '0'}\N{NO-BREAK SPACE}%"
+    return f"{text.removesuffix('-0').replace('-', formatting.MINUS) or '0'}\N{NO-BREAK SPACE}%"
 
 
 def format_ratio(ratio: SampleStats) -> str:

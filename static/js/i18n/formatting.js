@@ -9,9 +9,14 @@ export function short(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value;
   const size = Math.abs(value);
-  if (size !== 0 && size < 1e-3) return small(Number(value.toPrecision(3)));
-  if (size >= 1e3) return grouped(Math.round(value));
-  return String(Number(value.toPrecision(4)));
+  if (size !== 0 && size < 1e-3) return withMinus(small(Number(value.toPrecision(3))));
+  if (size >= 1e3) return withMinus(grouped(Math.round(value)));
+  return withMinus(String(Number(value.toPrecision(4))));
+}
+
+/** Put a minus sign, not a hyphen, in front of a number; exponents stay as in code. */
+function withMinus(digits) {
+  return digits.replace(/^-/, "\u2212");
 }
 
 /** Format a number below 0.001 as Python does, so that pages and scripts agree. */
@@ -30,7 +35,7 @@ export function measure(value, name) {
 
 /** Format hundredths that are already rounded. */
 export function percent(hundredths) {
-  return `${hundredths}${IS_ENGLISH ? " " : ""}%`;
+  return `${withMinus(String(hundredths))}${IS_ENGLISH ? " " : ""}%`;
 }
 
 function bytes(value) {
@@ -53,7 +58,7 @@ const LARGE = [[1e12, "T"], [1e9, "G"], [1e6, "M"]];
 export function tick(value, unit) {
   const size = Math.abs(value);
   const [by, sign] = (unit === "bytes" ? SIZES : LARGE).find(([least]) => size >= least) ?? [];
-  return by ? `${Number((value / by).toPrecision(4))}\u202f${sign}` : short(value);
+  return by ? withMinus(`${Number((value / by).toPrecision(4))}\u202f${sign}`) : short(value);
 }
 
 const DAY = 86_400;

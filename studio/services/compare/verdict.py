@@ -17,6 +17,7 @@ from sqlmodel import Session, col, func, select
 from studio.db.states import RunStatus
 from studio.db.tables import DatasetVersion, Metric, Run, Sample
 from studio.methods import METHODS, METRICS, direction
+from studio.metrics import format_value, is_share
 from studio.services.compare import compare
 from studio.services.compare.compare import Comparison
 from studio.services.compare.run_labels import label_recipes
@@ -63,9 +64,7 @@ class Side:
 
     def shown(self, value: float, digits: int = 4) -> str:
         """Return a value of the objective as a text: a part of 1 as a percentage."""
-        return (
-            f"{100 * value:.3g} %" if self.objective.endswith("_share") else f"{value:.{digits}g}"
-        )
+        return format_value(value, self.objective, digits)
 
     def __str__(self) -> str:
         if not self.values:
@@ -255,8 +254,12 @@ def _loss_headline(ranked: Sequence[Side], difference: Difference) -> list[str]:
 
 
 def _lead(best: Side, worst: Side, share: float, difference: Difference) -> str:
-    """Say how far one side is ahead: relative to a value that may be 0, that would say nothing."""
-    is_relative = min(best.mean, worst.mean) > 0 and not METRICS[best.objective].starts_at_zero
+    """Say how far one side is ahead.
+
+    Relative to a value that may be 0, that would say nothing; of a share, it would be misread.
+    """
+    is_absolute = is_share(best.objective) or METRICS[best.objective].starts_at_zero
+    is_relative = min(best.mean, worst.mean) > 0 and not is_absolute
     first, second = best.shown(best.mean), worst.shown(worst.mean)
     if difference == "unknown" and is_relative:
         return f"{best.label} is ahead by {100 * share:.0f} %, with one seed each."
@@ -286,7 +289,11 @@ def _loss_line(sides: Sequence[Side]) -> list[str]:
 def _noise_line(ranked: Sequence[Side], difference: Difference) -> str:
     if difference == "unknown":
         return "One seed each: how far seeds alone scatter is not known yet."
-    limit = f"{_limit(ranked[0].values, ranked[-1].values):.2g}"
+    largest = _limit(ranked[0].values, ranked[-1].values)
+    if is_share(ranked[0].objective):
+        limit = f"{100 * largest:.2g}"
+        return f"Seeds alone explain a difference of up to {limit} points (t-test, 95 %)."
+    limit = f"{largest:.2g}"
     return f"Seeds alone explain a difference of up to {limit} (t-test, 95 %)."
 
 

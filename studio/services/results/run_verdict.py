@@ -12,7 +12,7 @@ from sqlmodel import Session, col, select
 
 from studio.db.tables import Metric, Run, Sample
 from studio.methods import METHODS
-from studio.metrics import MetricSpec
+from studio.metrics import MetricSpec, format_value
 from studio.services.compare import compare
 from studio.services.samples import sample_diff
 from studio.services.samples.sample_diff import AnswerScore
@@ -198,10 +198,9 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend
 
 
 def write_value(value: float, spec: MetricSpec) -> str:
-    """Write a value of a metric: a share in percent, and a rounding error around 0 as 0."""
-    if spec.key.endswith("_share"):
-        return f"{100 * value:.3g} %"
-    return "0" if spec.starts_at_zero and abs(value) < _ROUNDING else f"{value:.4g}"
+    """Write a value of a metric: a rounding error around 0 as 0."""
+    is_rounding = spec.starts_at_zero and abs(value) < _ROUNDING
+    return "0" if is_rounding else format_value(value, spec.key)
 
 
 def _shape(values: Sequence[float], least: float) -> Shape:

@@ -8,9 +8,10 @@ from typing import Any
 from markupsafe import Markup
 
 from studio.methods import METRICS
+from studio.metrics import is_share, with_minus
 from studio.services.tasks import tasks
 from studio.web.i18n import number_i18n
-from studio.web.i18n.locale import gettext
+from studio.web.i18n.locale import gettext, ngettext
 from studio.web.i18n.translation import translate
 
 AXIS_TITLES: dict[str, str] = {
@@ -56,6 +57,8 @@ _SUPERSCRIPTS = str.maketrans(
 
 NO_VALUE = "\N{EN DASH}"
 """Shown for a missing value: it must not look like zero."""
+
+MINUS = "\N{MINUS SIGN}"
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -117,7 +120,7 @@ def metric_value(value: float | None, name: str) -> str:
         return "NaN" if math.isnan(value) else gettext("infinite")
     if name.endswith("_bytes"):
         return size(value)
-    if name.endswith("_share"):
+    if is_share(name):
         return number_i18n.format_percent(f"{100 * value:.3g}")
     if name == "train_seconds":
         return duration(value)
@@ -131,10 +134,10 @@ def number(value: float | None) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else gettext("infinite")
     if value and abs(value) < 1e-3:  # noqa: PLR2004 -- below this, zeros hide the digits
-        return f"{value:.3g}"
+        return with_minus(f"{value:.3g}")
     if float(value).is_integer() or abs(value) >= 1e3:  # noqa: PLR2004 -- digits after it mean nothing
         return number_i18n.format_integer(value)
-    return f"{value:.4g}"
+    return with_minus(f"{value:.4g}")
 
 
 def count(value: float) -> str:
@@ -160,21 +163,32 @@ def estimate_error(value: float | None) -> str:
     """Format the relative error of an estimate, with its sign."""
     if value is None:
         return NO_VALUE
-    sign = "\N{MINUS SIGN}" if value < 0 else "+"
+    sign = MINUS if value < 0 else "+"
     return sign + number_i18n.format_percent(f"{abs(100 * value):.0f}").replace(" ", NO_BREAK)
 
 
 def precise(value: float) -> str:
     """Format a number with six significant digits, so that small changes are visible."""
-    return f"{value:.6g}" if math.isfinite(value) else number(value)
+    return with_minus(f"{value:.6g}") if math.isfinite(value) else number(value)
 
 
 def change(value: float | None, name: str) -> str:
-    """Format the difference between two values of a metric, with its sign."""
+    """Format the difference between two values of a metric, with its sign.
+
+    Two shares differ by percentage points: "+5 %" would read as a part of the first one.
+    """
     if value is None or not value:
         return ""
-    sign = "" if math.isnan(value) else "\N{MINUS SIGN}" if value < 0 else "+"
+    sign = "" if math.isnan(value) else MINUS if value < 0 else "+"
+    if is_share(name) and math.isfinite(value):
+        return points(sign, f"{100 * abs(value):.3g}")
     return sign + metric_value(abs(value), name)
+
+
+def points(sign: str, digits: str) -> str:
+    """Format a difference of two percentages."""
+    template = ngettext("%(digits)s point", "%(digits)s points", 1 if digits == "1" else 2)
+    return sign + template % {"digits": digits}
 
 
 def setting(value: object) -> str:
@@ -200,7 +214,7 @@ def magnitude(value: float) -> str:
 
 def scientific(digits: str, power: int) -> str:
     """Return digits times a power of ten."""
-    return f"{digits} \N{MULTIPLICATION SIGN} 10{superscript(power)}"
+    return f"{with_minus(digits)} \N{MULTIPLICATION SIGN} 10{superscript(power)}"
 
 
 def superscript(number: int) -> str:

@@ -7,6 +7,7 @@ Babel's conventions.
 from collections.abc import Sequence
 from datetime import datetime
 
+from studio.metrics import with_minus
 from studio.web.i18n import locale
 
 _SHORT = {"day": "d", "hour": "h", "minute": "min", "second": "s"}
@@ -15,14 +16,15 @@ _SHORT = {"day": "d", "hour": "h", "minute": "min", "second": "s"}
 def format_integer(value: float) -> str:
     """Format an integer with grouped thousands."""
     if locale.is_english():
-        return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+        return with_minus(f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}"))
     from babel.numbers import format_decimal  # noqa: PLC0415 -- heavy import
 
-    return format_decimal(round(value), locale=locale.babel_locale())
+    return with_minus(format_decimal(round(value), locale=locale.babel_locale()))
 
 
 def format_percent(digits: str) -> str:
     """Format a percentage that is already rounded."""
+    digits = with_minus(digits)
     return f"{digits} %" if locale.is_english() else f"{digits}%"
 
 

@@ -18,6 +18,9 @@ NAN, INFINITY = float("nan"), float("inf")
         (0.0002, "0.0002"),
         (0.00001234567, "1.23e-05"),
         (8203.4, "8\N{NARROW NO-BREAK SPACE}203"),
+        (-0.25, "\N{MINUS SIGN}0.25"),
+        (-0.00001, "\N{MINUS SIGN}1e-05"),
+        (-8203.4, "\N{MINUS SIGN}8\N{NARROW NO-BREAK SPACE}203"),
         (12345.6, "12\N{NARROW NO-BREAK SPACE}346"),
         (NAN, "NaN"),
         (INFINITY, "infinite"),
@@ -49,6 +52,20 @@ def test_metric_value_is_formatted_in_unit_of_its_name(
 )
 def test_change_is_formatted_with_sign(delta: float | None, text: str) -> None:
     assert formatting.change(delta, "eval_loss") == text
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [
+        (1 / 3, "+33.3 points"),
+        (-0.125, "\N{MINUS SIGN}12.5 points"),
+        (0.01, "+1 point"),
+        (0.0, ""),
+        (NAN, "NaN"),
+    ],
+)
+def test_change_of_a_share_is_in_points(delta: float, text: str) -> None:
+    assert formatting.change(delta, "preferred_share") == text
 
 
 @pytest.mark.parametrize(

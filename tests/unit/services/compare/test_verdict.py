@@ -66,7 +66,7 @@ def train_kto(db: Session, margin: float, **recipe: Any) -> Run:  # noqa: ANN401
     ("margins", "headline"),
     [
         ((0.3, 0.0001), "float32 is ahead with 0.3 against 0.0001, with one seed each."),
-        ((0.3, -0.2), "float32 is ahead with 0.3 against -0.2, with one seed each."),
+        ((0.3, -0.2), "float32 is ahead with 0.3 against \N{MINUS SIGN}0.2, with one seed each."),
         ((0.0, 0.0), "No visible difference."),
     ],
 )
@@ -76,6 +76,29 @@ def test_difference_from_a_margin_near_zero_is_not_relative(
     made = judged(db, train_kto(db, margins[0], precision="fp32"), train_kto(db, margins[1]))
 
     assert made.headline == [headline]
+
+
+def train_reward(db: Session, share: float, **recipe: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+    run = make_running(db)
+    run.recipe = make_recipe(method="reward", **recipe)
+    attempts.apply_events(db, run, [metrics_event(1, eval_preferred_share=share)], 1)
+    states.move(db, run, RunStatus.SUCCEEDED)
+    return run
+
+
+def test_shares_are_compared_as_percentages_not_as_parts_of_each_other(db: Session) -> None:
+    first = [
+        train_reward(db, share, precision="fp32", optimisation={"seed": seed})
+        for seed, share in ((1, 0.7), (2, 0.69))
+    ]
+    second = train_reward(db, 0.5, optimisation={"seed": 1})
+
+    made = judged(db, *first, second)
+
+    assert made.evidence[:2] == [
+        "Validation chosen preferred: float32 69.5 % ± 0.707 % (n = 2); bfloat16 50 % (n = 1)",
+        "Seeds alone explain a difference of up to 11 points (t-test, 95 %).",
+    ]
 
 
 def test_losses_of_different_methods_have_no_difference(db: Session) -> None:
