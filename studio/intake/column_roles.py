@@ -48,7 +48,10 @@ _ROLE_LABELS = {
     "number": "Number",
 }
 _MULTI_COLUMN_ROLES = frozenset(
-    {"system", "instruction", "input", "output", "context", "completion", "answer", "text"}
+    {
+        *("system", "instruction", "input", "output", "context", "completion", "answer"),
+        *("text", "number"),
+    }
 )
 _MULTI_COLUMN_PROMPTS = frozenset({"prompt_completion", "preference", "ranked", "judged", "thread"})
 """Shapes whose prompt may consist of several columns."""

@@ -40,6 +40,19 @@ class MappedRow:
         columns = self._mapping.roles.get(role, [])
         return self._mapped_value(columns[0]) if columns else None
 
+    def items(self, role: str) -> list[Any] | None:
+        """Return the values of a list in the role's first column, or None if it holds no list."""
+        columns = self._mapping.roles.get(role, [])
+        listed = parse_json_cell(self._values.get(columns[0])) if columns else None
+        if not isinstance(listed, list):
+            return None
+        return [self._replaced(columns[0], item) for item in listed]
+
+    def by_column(self, role: str) -> dict[str, Any]:
+        """Return the value of each of the role's columns."""
+        columns = self._mapping.roles.get(role, [])
+        return {column: self._mapped_value(column) for column in columns}
+
     def text(self, role: str) -> str:
         """Return the texts of the role's columns, joined.
 
@@ -53,7 +66,9 @@ class MappedRow:
         return self._mapping.joiner.join(part for part in map(require_text, values) if part.strip())
 
     def _mapped_value(self, column: str) -> Any:  # noqa: ANN401 -- a value from a user's file
-        value = self._values.get(column)
+        return self._replaced(column, self._values.get(column))
+
+    def _replaced(self, column: str, value: Any) -> Any:  # noqa: ANN401 -- a value from a user's file
         replacements = self._mapping.values.get(column)
         return replacements.get(to_text(value), value) if replacements else value
 

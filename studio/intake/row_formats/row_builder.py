@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from collections.abc import Mapping as Values
-from typing import Any
+from typing import Any, cast
 
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import ProblemCode
@@ -91,17 +91,30 @@ def build_messages(cells: MappedRow, system: str) -> ConversationRow:
     return with_tools(cells, validate_conversation(add_system_turn(cells, system, turns)))
 
 
+NO_LABEL = "none"
+"""The answer of a text whose list of labels is empty."""
+
+
 def build_classification(cells: MappedRow, system: str) -> ConversationRow:
-    """Return a text with its label as the answer."""
-    return _build_answered(cells, system, to_text(cells.value("label")))
+    """Return a text with its label, or its list of labels, as the answer."""
+    listed = cells.items("label")
+    if listed is None:
+        return _build_answered(cells, system, to_text(cells.value("label")))
+    labels = list(dict.fromkeys(label for item in listed if (label := to_text(item).strip())))
+    row = _build_answered(cells, system, ", ".join(labels) or NO_LABEL)
+    return {**row, "labels": labels}
 
 
 def build_regression(cells: MappedRow, system: str) -> ConversationRow:
-    """Return a text with its number as the answer."""
-    answer = to_text(cells.value("number")).strip()
-    if answer and not is_number(answer):
+    """Return a text with its number, or its numbers by column, as the answer."""
+    texts = {column: to_text(value).strip() for column, value in cells.by_column("number").items()}
+    if not all(texts.values()):
+        raise UnusableRowError(ProblemCode.MISSING_ANSWER)
+    if not all(map(is_number, texts.values())):
         raise UnusableRowError(ProblemCode.NOT_A_NUMBER)
-    return _build_answered(cells, system, answer)
+    answer = ", ".join(f"{column}: {text}" for column, text in texts.items())
+    row = _build_answered(cells, system, answer if len(texts) > 1 else "".join(texts.values()))
+    return {**row, "numbers": {column: float(text) for column, text in texts.items()}}
 
 
 def _build_answered(cells: MappedRow, system: str, answer: str) -> ConversationRow:
@@ -246,7 +259,7 @@ def build_judged(cells: MappedRow, system: str) -> JudgedRow:
     if verdict is None:
         raise UnusableRowError(ProblemCode.BAD_LABEL)
     whole_row = build_prompt_completion if cells.value("messages") is None else build_messages
-    return {**whole_row(cells, system), "label": verdict}
+    return cast("JudgedRow", {**whole_row(cells, system), "label": verdict})
 
 
 _BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {

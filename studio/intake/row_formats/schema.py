@@ -57,6 +57,11 @@ class Turn(TypedDict):
 class ConversationRow(TypedDict):
     messages: list[Turn]
     tools: NotRequired[list[dict[str, Any]]]
+    labels: NotRequired[list[str]]
+    """Of a text with several labels or none, which its last answer names; one label is just the
+    last answer."""
+    numbers: NotRequired[dict[str, float]]
+    """Of a text with numbers, which its last answer names: by column, in column order."""
 
 
 @final
@@ -148,6 +153,10 @@ class TrainingExample:
     """The worse answer of a preference."""
     is_good: bool | None = None
     """How the last answer is rated; None if it is not."""
+    labels: list[str] | None = None
+    """The labels that the last answer names; None unless there may be several."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that the last answer names, by column."""
 
 
 def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
@@ -160,6 +169,8 @@ def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
         tools=row.get("tools", []),
         rejected=[_to_template_turn(turn) for turn in row.get("rejected", [])],
         is_good=row.get("label"),
+        labels=row.get("labels"),
+        numbers=row.get("numbers", {}),
     )
 
 

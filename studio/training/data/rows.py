@@ -1,8 +1,9 @@
 """Read the rows of a dataset for training: conversations, or plain text."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ class TrainingRow:
     """For a preference, how many of the messages come before the answers."""
     is_good: bool | None = None
     """How the last answer is rated; None if it is not."""
+    labels: Sequence[str] | None = None
+    """The labels that the last answer names; None unless there may be several."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that the last answer names, by column."""
     number: int = 0
     """The row's number in its part of the dataset, counted from one."""
     part: str = "training"
@@ -103,6 +108,8 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow:  # n
         rejected=example.rejected,
         prompt_turns=len(canonical["messages"]) if example.rejected else 0,
         is_good=example.is_good,
+        labels=example.labels,
+        numbers=example.numbers,
         number=number,
         part=part,
     )
@@ -165,10 +172,24 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return "its tools are not a list of functions"
     answers = [*row.get("chosen", []), *row.get("rejected", [])]
-    problems = (
-        _find_turn_problem(turn, number) for number, turn in enumerate([*turns, *answers], 1)
-    )
+    problems = [
+        _find_target_problem(row),
+        *(_find_turn_problem(turn, number) for number, turn in enumerate([*turns, *answers], 1)),
+    ]
     return next(filter(None, problems), "")
+
+
+def _find_target_problem(row: Mapping[str, Any]) -> str:
+    labels, numbers = row.get("labels", []), row.get("numbers", {})
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        return "its labels are not a list of texts"
+    if not isinstance(numbers, dict) or not all(map(_is_finite, numbers.values())):
+        return "its numbers are not finite numbers by name"
+    return ""
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _find_turn_problem(turn: object, number: int) -> str:

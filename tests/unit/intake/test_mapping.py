@@ -76,6 +76,39 @@ def test_non_numeric_value_is_reported(bring: Convert) -> None:
     assert result.problems == [("not_a_number", 1, [2])]
 
 
+def test_list_of_labels_is_kept_beside_its_answer(bring: Convert) -> None:
+    mapping = Mapping(
+        shape="classification",
+        roles={"text": ["q"], "label": ["tags"]},
+        values={"tags": {"1": "sport"}},
+    )
+
+    rows = lines(
+        {"q": "x", "tags": [1, "news", 1]},
+        {"q": "y", "tags": '["news"]'},
+        {"q": "z", "tags": []},
+        {"q": "w", "tags": 1},
+    )
+    result = bring(rows, mapping=mapping)
+
+    assert [row.get("labels") for row in result.rows] == [["sport", "news"], ["news"], [], None]
+    answers = [turns[-1]["content"] for turns in result.conversations]
+    assert answers == ["sport, news", "news", "none", "sport"]
+
+
+def test_numbers_are_kept_beside_their_answer(bring: Convert) -> None:
+    roles = {"text": ["q"], "number": ["a", "b"]}
+
+    rows = lines(
+        {"q": "x", "a": 1.5, "b": "2"}, {"q": "y", "a": 1, "b": None}, {"q": "z", "a": 1, "b": "c"}
+    )
+    result = bring(rows, mapping=Mapping(shape="regression", roles=roles))
+
+    assert [row["numbers"] for row in result.rows] == [{"a": 1.5, "b": 2.0}]
+    assert [turns[-1]["content"] for turns in result.conversations] == ["a: 1.5, b: 2"]
+    assert result.problems == [("missing_answer", 1, [2]), ("not_a_number", 1, [3])]
+
+
 @pytest.mark.parametrize(
     ("op", "value", "left"),
     [
