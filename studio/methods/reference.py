@@ -58,19 +58,12 @@ class ReferenceRecipe(Recipe):
         """Whether the reference scores all answers before training."""
         if not self.has_reference:
             return False
-        if self._starts_with_adapter:
+        if self.adapter.changes_start:
             return True
         if self.reference_scores != "automatic":
             return self.reference_scores == "precomputed"
         epochs = self.optimisation.num_train_epochs
         return self.adapter.kind == "full" or epochs >= _PRECOMPUTES_FROM
-
-    @property
-    def _starts_with_adapter(self) -> bool:
-        """Whether the model without its adapter is not the model before training."""
-        variant = self.adapter.lora_variant
-        changes_base = variant is not None and variant.changes_base
-        return changes_base or self.adapter.continue_from is not None
 
     def own_conflicts(self) -> Iterator[Conflict]:
         if self.data.packing:

@@ -159,6 +159,11 @@ class Lora(Section, title="LoRA adapter"):
     def lora_variant(self) -> LoraVariant:
         return LORA_VARIANTS[self.variant]
 
+    @property
+    def changes_start(self) -> bool:
+        """Whether the model without its adapter is not the model before training."""
+        return self.lora_variant.changes_base or self.continue_from is not None
+
 
 class FullFineTune(Section, title="Full fine-tune"):
     """Train the model's own weights. Learns the most, with more memory and a lower rate."""
@@ -196,6 +201,11 @@ class FullFineTune(Section, title="Full fine-tune"):
     @property
     def lora_variant(self) -> None:
         """Always None: there is no adapter."""
+
+    @property
+    def changes_start(self) -> bool:
+        """Always False: there is no adapter to turn off."""
+        return False
 
 
 def keeps_saved_dtypes(adapter: Lora | FullFineTune, mode: Precision) -> bool:

@@ -137,11 +137,6 @@ class TrainingJob:
         return self.variant is not None and self.variant.changes_base
 
     @property
-    def starts_with_adapter(self) -> bool:
-        """Whether the model without its adapter is not the model before training."""
-        return self.changes_base or self.trained.continue_from is not None
-
-    @property
     def stop_tokens(self) -> list[int]:
         """The tokens that end an answer."""
         return self.template.stop_tokens if self.template else [self.tokenizer.eos_token_id]

@@ -100,7 +100,7 @@ class ReferenceTrainer(NextTokenTrainer):
         with (
             matmul_precision.apply_precision(self.mode, self.args.device),
             evaluation_mode(self.model),
-            nullcontext() if self.starts_with_adapter else self.without_adapter(),
+            nullcontext() if self.changes_start else self.without_adapter(),
             self.accelerator.autocast(),
         ):
             yield self.model

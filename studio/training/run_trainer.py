@@ -76,7 +76,7 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         # Adapter weights are initialised at random, and upstream sets the seed only after this.
         set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
-        self.starts_with_adapter = job.starts_with_adapter
+        self.changes_start = job.trained.changes_start
         self.lr_ratio = job.lr_ratio
         self.optim = job.optimisation.optim
         self.embedding_rate = job.optimisation.embedding_learning_rate

@@ -1,26 +1,16 @@
 """Classification: the model learns which of several labels a text has."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
-
 from studio.methods.base import Method, full_preset, lora_preset
+from studio.methods.heads import HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
-from studio.recipe.base import Conflict, Outputs, Recipe
-from studio.recipe.fields import FieldSpec, Section
-from studio.recipe.sections import LearningRate, NoSamples, Optimisation
+from studio.recipe.base import Outputs
+from studio.recipe.fields import FieldSpec
 
 
-class LabelOptimisation(Optimisation):
-    """How fast and how long the model trains."""
-
-    learning_rate: LearningRate = 1e-4
-    """Step size. Halve it if the loss jumps around; double it if the loss barely moves."""
-
-
-class Labels(Section):
+class Labels(HeadSection):
     """How the labels are learned."""
 
     class_weights: Annotated[
@@ -33,21 +23,8 @@ class Labels(Section):
     """Let every label count equally as a whole if rare labels matter as much as common ones: then
     each row of a rare label counts more."""
 
-    head_lr_ratio: Annotated[
-        float,
-        Ge(1),
-        Le(1000),
-        FieldSpec(
-            "Learning rate of the output layer",
-            advanced=True,
-            related=("optimisation.learning_rate",),
-        ),
-    ] = 10.0
-    """How many times the learning rate the new output layer uses: it starts from nothing, the rest
-    of the model does not."""
 
-
-class ClassifyRecipe(Recipe):
+class ClassifyRecipe(HeadRecipe):
     """Learn labels: the model reads a text, and learns which of the labels it has."""
 
     card_verb: ClassVar[str] = "trained to give labels"
@@ -56,16 +33,10 @@ class ClassifyRecipe(Recipe):
 
     method: Literal["classify"] = "classify"
     labels: Labels = Labels()
-    optimisation: LabelOptimisation = LabelOptimisation()
-    samples: NoSamples = NoSamples()
 
-    def own_conflicts(self) -> Iterator[Conflict]:
-        if self.data.packing:
-            yield Conflict(
-                message="Texts with labels cannot be packed.",
-                hint="Turn off sequence packing.",
-                param="data.packing",
-            )
+    @property
+    def head(self) -> Labels:
+        return self.labels
 
 
 ACCURACY = MetricSpec(

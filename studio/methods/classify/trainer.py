@@ -36,7 +36,7 @@ def build(recipe: ClassifyRecipe, job: TrainingJob) -> "LabelTrainer":
     disable_dropout_in_model(job.model)
     args = build_arguments(recipe, job, METHOD.objective)
     trainer = LabelTrainer(job, args, early_stopping.callbacks(recipe))
-    trainer.head_lr_ratio = recipe.labels.head_lr_ratio
+    trainer.head_lr_ratio = recipe.head.head_lr_ratio
     numbers: Mapping[str, int] = job.model.config.label2id
     for data, rows in (
         (trainer.train_dataset, job.train.rows),

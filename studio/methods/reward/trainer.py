@@ -33,7 +33,7 @@ def build(recipe: RewardRecipe, job: TrainingJob) -> "RewardTrainer":
     args = build_arguments(recipe, job, METHOD.objective)
     trainer = RewardTrainer(job, args, early_stopping.callbacks(recipe))
     trainer.centring = recipe.scoring.centring
-    trainer.head_lr_ratio = recipe.scoring.head_lr_ratio
+    trainer.head_lr_ratio = recipe.head.head_lr_ratio
     return trainer
 
 
