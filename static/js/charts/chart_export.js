@@ -147,7 +147,7 @@ function grid(chart) {
   scroller.setAttribute("aria-label", phrase("{title} as a table", { title: chart.heading }));
   const rows = element("table", "", { className: "grid" });
   const every = Math.max(1, Math.ceil(x.length / ROWS));
-  const note = every > 1 ? `, every ${every}th of ${x.length} places` : "";
+  const note = every > 1 ? phrase(", one of each {every} of {count} places", { every, count: x.length }) : "";
   rows.append(element("caption", `${chart.heading}${note}`, { className: "vh" }));
   const head = element("tr");
   head.append(cell("th", chart.host.dataset.x ?? phrase("Step"), "col"));
@@ -167,7 +167,7 @@ function grid(chart) {
 }
 
 function told(chart, one, i) {
-  return one.non_finite.includes(chart.curves.x[i]) ? "not finite" : chart.write(one.mean[i]);
+  return one.non_finite.includes(chart.curves.x[i]) ? phrase("not finite") : chart.write(one.mean[i]);
 }
 
 function cell(tag, words, scope, className = "") {

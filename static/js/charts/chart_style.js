@@ -1,5 +1,5 @@
 // Chart styling: theme colours, lines, bands, axes, and marks.
-import { place as written, short, tick } from "../i18n/formatting.js";
+import { place as written, tick } from "../i18n/formatting.js";
 
 const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 /** Mark the points of validations up to this number; of other lines up to a third of it. */
@@ -89,7 +89,7 @@ export function mark({ ctx, bbox, valToPos }, places, fill) {
 }
 
 /** A star where each series was best; the first, best of all, has its value beside it. */
-export function stars(plot, bests) {
+export function stars(plot, bests, write) {
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;
   ctx.save();
@@ -103,7 +103,7 @@ export function stars(plot, bests) {
     ctx.lineWidth = 3 * ratio;
     ctx.stroke();
     ctx.fill();
-    if (!rank) note(plot, short(value), x, y);
+    if (!rank) note(plot, write(value), x, y);
   }
   ctx.restore();
 }

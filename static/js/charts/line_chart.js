@@ -3,7 +3,7 @@
 // What needs a pointer or a key (reading values, pinning, menus) is loaded with the first of them.
 import { Curves, valueAt } from "./curve_data.js";
 import * as ink from "./chart_style.js";
-import { inner, short, smooth, thin } from "../i18n/formatting.js";
+import { change, inner, measure, short, smooth, thin } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
 import uPlot from "./uplot.js";
 
@@ -101,9 +101,15 @@ export class Chart {
     return this.shape && !this.shape.isMoved ? this.shape.draw(this) : this.curves.series;
   }
 
+  /** The metric that is drawn; of several, which share a unit, the first. */
+  get metric() {
+    const { key, keys } = this.host.dataset;
+    return (keys ?? key ?? "").split(",")[0];
+  }
+
   /** Format a value; of a difference with its sign. */
   write(value) {
-    return this.shape?.name === "difference" && value > 0 ? `+${short(value)}` : short(value);
+    return this.shape?.name === "difference" ? change(value, this.metric) : measure(value, this.metric);
   }
 
   /** Hide some series. */
@@ -269,9 +275,9 @@ export class Chart {
   }
 
   #axes() {
-    const { x, y, key, keys } = this.host.dataset;
+    const { x, y } = this.host.dataset;
     const titles = { x: x ?? phrase("Step"), y: this.shape?.title(y) ?? y };
-    const [below, up] = ink.axes(this.unit, titles, /(^|,)\w+_bytes/.test(keys ?? key) ? "bytes" : "");
+    const [below, up] = ink.axes(this.unit, titles, /_(bytes|share)$/.exec(this.metric)?.[1] ?? "");
     // Heights that mean nothing have no numbers.
     return [below, this.shape?.isMoved ? { ...up, values: (_, ticks) => ticks.map(() => "") } : up];
   }
@@ -279,7 +285,8 @@ export class Chart {
   /** How far the y axis reaches, unless uPlot is to say. */
   #range() {
     if (this.look.isClipped) return { range: () => this.#inner() };
-    if (!this.shape) return {};
+    // A share that stays 0 is drawn on a scale of shares: uPlot would take one to 100.
+    if (!this.shape) return this.metric.endsWith("_share") && !this.isLog ? { range: (_, low, high) => (low || high ? uPlot.rangeNum(low, high, 0.1, true) : [0, 1]) } : {};
     // Differences that are all zero need room, too.
     return { range: (_, low, high) => (low === high ? [(low ?? 0) - 1, (high ?? 0) + 1] : uPlot.rangeNum(low, high, 0.1, true)) };
   }
@@ -338,7 +345,7 @@ export class Chart {
     const { min, max } = plot.scales.x;
     this.host.dataset.seen = `${min}..${max}`;
     ink.mark(plot, this.curves.broken, this.broken);
-    if (!this.shape) ink.stars(plot, this.#bests());
+    if (!this.shape) ink.stars(plot, this.#bests(), (value) => this.write(value));
     this.tools?.drawPin(plot);
     this.host.dispatchEvent(new CustomEvent("chart-drawn", { bubbles: true, detail: this }));
   }

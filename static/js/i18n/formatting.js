@@ -33,6 +33,16 @@ export function measure(value, name) {
   return name === "train_seconds" ? span(value) : short(value);
 }
 
+/** Format the difference of two values of a metric, with its sign, as the server does. */
+export function change(value, name) {
+  if (!Number.isFinite(value)) return measure(value, name);
+  const sign = value > 0 ? "+" : value < 0 ? "\u2212" : "";
+  const size = Math.abs(value);
+  if (!name.endsWith("_share")) return sign + measure(size, name);
+  const digits = Number((size * 100).toPrecision(3));
+  return sign + (digits === 1 ? phrase("{digits} point", { digits }) : phrase("{digits} points", { digits }));
+}
+
 /** Format hundredths that are already rounded. */
 export function percent(hundredths) {
   return `${withMinus(String(hundredths))}${IS_ENGLISH ? " " : ""}%`;
@@ -54,8 +64,9 @@ function grouped(value) {
 const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [0, "B"]];
 const LARGE = [[1e12, "T"], [1e9, "G"], [1e6, "M"]];
 
-/** Format an axis label, which has room for few characters. */
+/** Format an axis label, which has room for few characters; `unit` is `bytes`, `share` or nothing. */
 export function tick(value, unit) {
+  if (unit === "share") return percent(Number((value * 100).toPrecision(4)));
   const size = Math.abs(value);
   const [by, sign] = (unit === "bytes" ? SIZES : LARGE).find(([least]) => size >= least) ?? [];
   return by ? withMinus(`${Number((value / by).toPrecision(4))}\u202f${sign}`) : short(value);

@@ -27,6 +27,7 @@ READ = """places => places.map((place) => Object.fromEntries(
 
 WRITE = """pairs => import("/static/js/i18n/formatting.js")
   .then(({ measure }) => pairs.map((pair) => measure(...pair)))"""
+CHANGE = WRITE.replace("measure", "change")
 
 ROWS = """(place, count) => {
   const copy = place.cloneNode();
@@ -205,13 +206,21 @@ def test_scripts_and_pages_format_numbers_alike(
         *((value, "lost_update_share") for value in (0, 0.12345, 1)),
     ]
     written = page.evaluate(WRITE, pairs)
+    changes = [
+        *((value, "loss") for value in (0.25, -0.00001, -8203.4)),
+        *((value, "peak_memory_bytes") for value in (3e6, -3e9)),
+        *((value, "lost_update_share") for value in (0.01, 1 / 3, -0.125)),
+    ]
+    written_changes = page.evaluate(CHANGE, changes)
     context.close()
     before = page_locale.current_language()
     page_locale.set_language(tag)
     wanted = [formatting.metric_value(value, name) for value, name in pairs]
+    wanted_changes = [formatting.change(value, name) for value, name in changes]
     page_locale.set_language(before)
 
     assert written == wanted
+    assert written_changes == wanted_changes
 
 
 @pytest.mark.parametrize("width", [390, 1280])
