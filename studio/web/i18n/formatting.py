@@ -1,11 +1,12 @@
 """Format numbers, sizes, times and metrics for pages."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from studio.methods import METRICS
 from studio.metrics import is_share, with_minus
@@ -50,6 +51,8 @@ MEMORY_MEASURES: dict[str, str] = {
     "whole": "resident memory of the whole training process, including libraries",
 }
 """How peak memory was measured."""
+
+_CODE = re.compile("`([^`]+)`")
 
 _SUPERSCRIPTS = str.maketrans(
     "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
@@ -156,7 +159,8 @@ def percent(value: float) -> str:
 
 def percent_of_any_size(value: float) -> str:
     """Format a share that may be far below one percent."""
-    return number_i18n.format_percent(magnitude(float(f"{100 * value:.2g}")))
+    percent = number_i18n.format_percent(magnitude(float(f"{100 * value:.2g}")))
+    return percent.replace(" ", NO_BREAK)
 
 
 def estimate_error(value: float | None) -> str:
@@ -210,6 +214,12 @@ def magnitude(value: float) -> str:
         return number(float(f"{value:.3g}") if abs(value) < 1 else value)
     digits, _e, power = f"{value:.1e}".partition("e")
     return scientific(digits, int(power))
+
+
+def prose(text: str) -> Markup:
+    """Translate a text into one paragraph, in which what stands in backticks is code."""
+    words = " ".join(translate(text).split())
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(words))))  # noqa: S704 -- escaped  # nosec B704
 
 
 def scientific(digits: str, power: int) -> str:
@@ -327,6 +337,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "magnitude": magnitude,
     "superscript": superscript,
     "setting": setting,
+    "prose": prose,
     "inside": number_i18n.within_sentence,
     "sparkline_points": sparkline_points,
     "title_of": tasks.title,

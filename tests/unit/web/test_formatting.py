@@ -105,6 +105,12 @@ def test_duration_is_formatted_in_two_units(seconds: float | None, text: str) ->
     assert formatting.duration(seconds) == text
 
 
+def test_prose_is_one_paragraph_with_code_and_nothing_to_run() -> None:
+    text = "Only `q_proj`\nand <b>others</b>."
+
+    assert formatting.prose(text) == "Only <code>q_proj</code> and &lt;b&gt;others&lt;/b&gt;."
+
+
 def test_size_is_formatted_in_most_readable_unit() -> None:
     assert [formatting.size(value) for value in (12, 3_400_000, 5e12)] == ["12 B", "3.4 MB", "5 TB"]
     assert [formatting.size(value) for value in (999, 999_600, 999_600_000)] == [
