@@ -1,11 +1,14 @@
 """Parts of reports: shortened texts, and answers before and after training."""
 
+import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from studio.db.tables import Sample
+from studio.redaction import redact
 from studio.services.results.run_verdict import AnswerPair
 from studio.services.samples import sample_diff
 from studio.services.samples.sample_diff import AnswerScore
@@ -18,6 +21,7 @@ CHART_WIDTH, CHART_HEIGHT = 520, 300
 BUCKETS = 300
 """Points of a curve: paper shows no more."""
 MAX_ANSWERS = 40
+_NO_WORD = re.compile(r"\W+")
 MAX_TEXT = 1000
 """Characters of a prompt or answer."""
 
@@ -40,9 +44,17 @@ class DrawnChart:
     """A chart, and the values that it shows as a table."""
 
     svg: Markup
+    file_name: str
+    """Of its picture, saved by itself."""
     heads: list[str]
     """Of the x axis, then of each curve."""
     rows: list[list[str]]
+
+    @property
+    def link(self) -> str:
+        """A link to the picture by itself, which needs neither the studio nor a network."""
+        picture = redact(str(self.svg))
+        return f"data:image/svg+xml;base64,{b64encode(picture.encode()).decode()}"
 
 
 def draw_chart(chart: Chart) -> DrawnChart:
@@ -51,6 +63,7 @@ def draw_chart(chart: Chart) -> DrawnChart:
     readings = take_readings(chart.x, [line.series for line in chart.lines])
     return DrawnChart(
         svg=svg_chart.to_markup(svg_chart.render_svg(chart.x, chart.lines, options)),
+        file_name=f"{_NO_WORD.sub('-', options.title.lower()).strip('-')}.svg",
         heads=[formatting.axis_title(options.x_axis), *(line.label for line in chart.lines)],
         rows=[
             [

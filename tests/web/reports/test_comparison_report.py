@@ -152,7 +152,7 @@ def test_size_of_report_is_bounded(client: TestClient, engine: Engine) -> None:
             attempts.apply_events(db, run, [*many, *answers], 2000)
     ids = ",".join(str(at) for at in range(1, 13))
     every = "&m=".join(f"metric_{key}" for key in range(50))
-    html = report(client, f"runs={ids}&m={every}&all=1&noise=1&whole=1")
+    html = report(client, f"runs={ids}&m={every}&all=1&noise=1&whole=1&download=1")
 
     assert 400_000 < len(html.encode()) <= MAX_BYTES
     assert "Shown: 20 of 30 prompts, 8 of 12 runs." in html

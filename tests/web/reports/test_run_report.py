@@ -1,6 +1,7 @@
 """A run's report: one file that says what the run achieved, and no more than that."""
 
 import re
+from base64 import b64decode
 from html import unescape
 
 import pytest
@@ -50,6 +51,23 @@ def body(client: TestClient, run_id: int = 1) -> Node:
 
 def verdict(client: TestClient, run_id: int = 1) -> str:
     return body(client, run_id).one("section", class_="verdict").text
+
+
+def test_each_chart_can_be_saved_by_itself(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db)
+    link = next(one for one in body(client).all("a") if "download" in one.attributes)
+
+    kind, _comma, encoded = link.attributes["href"].partition(",")
+    assert (kind, link.attributes["download"]) == (
+        "data:image/svg+xml;base64",
+        "loss-nats-token.svg",
+    )
+    picture = b64decode(encoded).decode()
+    assert picture.startswith("<svg xmlns=")
+    assert "<title>Loss (nats/token)</title>" in picture
+    file = client.get("/runs/1/report.html?download=1").text
+    assert "data:image/svg+xml;base64,PHN2Zy" not in file.partition("<main>")[2]
 
 
 def answer(stage: str, text: str, *, position: int = 0, **more: str) -> Sampled:
