@@ -35,6 +35,7 @@ NOTABLE_SHARE = 0.05
 """Relative difference from which speed and memory are worth a sentence."""
 MIN_STEPS = 5
 """Fewest logged steps to state a speed."""
+MB, GB = 1e6, 1e9
 SPEED, MEMORY = "tokens_per_second", "peak_memory_bytes"
 
 T_LIMITS = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -377,7 +378,11 @@ def _memory_evidence(sides: Sequence[Side]) -> list[str]:
     known = [peak for _label, peak in peaks if peak]
     if len(known) < len(peaks) or min(known) > (1 - NOTABLE_SHARE) * max(known):
         return []
-    return [f"Peak memory: {'; '.join(f'{label} {peak / 1e9:.3g} GB' for label, peak in peaks)}"]
+    return [f"Peak memory: {'; '.join(f'{label} {_size(peak)}' for label, peak in peaks)}"]
+
+
+def _size(count: float) -> str:
+    return f"{count / GB:.3g} GB" if count >= GB else f"{count / MB:.3g} MB"
 
 
 def _answer_evidence(sides: Sequence[Side], samples: Sequence[Sample]) -> list[str]:

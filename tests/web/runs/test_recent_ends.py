@@ -53,6 +53,16 @@ def test_finished_run_shows_result_and_comparison(client: TestClient, engine: En
     assert "/compare?runs=1" in [link.attributes["href"] for link in item.all("a")]
 
 
+def test_result_worse_than_the_start_is_called_worse(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        logged = [metrics_event(step, eval_loss=loss) for step, loss in ((1, 3.5), (2, 70.0))]
+        attempts.apply_events(db, run, [*logged, Finished(metrics={})], 10)
+
+    (item,) = listed(client)
+    assert item.one(class_="ended-result").text == "Validation loss 3.5 → 70 worse"
+
+
 def test_failed_run_shows_reason_and_first_fix(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.fail(db, make_running(db), OUT_OF_MEMORY)
