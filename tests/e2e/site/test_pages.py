@@ -43,6 +43,12 @@ What neither theme nor width can change is looked at once. Colours are the same 
 """
 VIOLATIONS = "addEventListener('securitypolicyviolation', (e) => console.error(e.blockedURI))"
 
+HEIGHTS = """[...document.querySelectorAll("main .bar")]
+    .map((bar) => [...bar.querySelectorAll(":scope > .btn, :scope > .menu > .btn")]
+      .filter((one) => one.offsetParent && !one.classList.contains("small"))
+      .map((one) => one.offsetHeight))
+    .filter((row) => row.length)"""
+
 WIDTH_OF_NEXT_FRAME = """new Promise((tell) => requestAnimationFrame(() =>
   requestAnimationFrame(() => tell(document.documentElement.scrollWidth))))"""
 """Charts follow the width of their place at the end of a frame, once it is laid out."""
@@ -143,6 +149,16 @@ def test_every_page_is_accessible_responsive_and_error_free(plain: Page, path: s
     assert len(hosts) == 1
     plain.set_viewport_size({"width": PHONE, "height": 844})
     assert small_targets(plain) == []
+
+
+@pytest.mark.parametrize("path", ["/experiments/1", "/runs/1", "/sweeps/1", "/models/1"])
+def test_buttons_of_a_row_have_one_height(plain: Page, path: str) -> None:
+    plain.set_viewport_size({"width": 1280, "height": 900})
+    plain.goto(path)
+    heights = plain.evaluate(HEIGHTS)
+
+    assert heights
+    assert [row for row in heights if len(set(row)) > 1] == []
 
 
 def test_overlays_are_accessible(plain: Page) -> None:
