@@ -36,6 +36,8 @@ class Method:
     metrics: MethodMetrics
     trainable_kinds: frozenset[ModelKind] = frozenset({"causal"})
     """The model kinds this method can train; others are refused when they are selected."""
+    families: frozenset[str] = frozenset()
+    """The families it can train, by `model_type`; empty for all of these kinds."""
     trains_on: Mapping[RowKind, str]
     """What it trains on in rows of each kind it can read; other kinds are refused."""
     ignores: Mapping[ShapeName, str] = field(default_factory=dict)

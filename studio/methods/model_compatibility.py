@@ -15,9 +15,10 @@ def untrainable_reason(
 
     A kind of None is unknown until the model is loaded, so it is not refused.
     """
-    if kind is None or any(kind in method.trainable_kinds for method in methods):
+    fitting = [method for method in methods if kind in method.trainable_kinds]
+    if kind is None or any(not method.families or family in method.families for method in fitting):
         return ""
-    titles = " or ".join(method.title for method in methods)
+    titles = " or ".join(method.title for method in fitting or methods)
     reason = f"The method {titles} cannot train {family} models."
     return " ".join((KIND_DESCRIPTIONS[kind], reason))
 

@@ -8,7 +8,7 @@ both. A family that is not listed is checked when it is loaded.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +40,23 @@ KIND_DESCRIPTIONS: dict[ModelKind, str] = {
 }
 
 CAUSAL_MODEL_HINT = "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2."
+CAUSAL_METHOD_HINT = (
+    "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2, or the method "
+    "Sequence to sequence."
+)
+ENCODER_DECODER_HINT = (
+    "Choose an encoder-decoder model, such as T5, BART or Pegasus, or another method."
+)
+
+WRITING_KINDS: frozenset[ModelKind] = frozenset({"causal", "encoder_decoder"})
+"""The kinds that write text."""
+
+
+def model_hint(kind: ModelKind | None, trainable: Collection[ModelKind]) -> str:
+    """Return what to choose instead of a model of a kind, if a method trains others."""
+    if "causal" not in trainable:
+        return ENCODER_DECODER_HINT
+    return CAUSAL_METHOD_HINT if kind == "encoder_decoder" else CAUSAL_MODEL_HINT
 
 
 _LISTS = json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8"))

@@ -26,6 +26,7 @@ from studio.training.models import (
     tokenizers,
     weight_formats,
 )
+from studio.weights.architectures import WRITING_KINDS
 
 MAX_ADAPTERS = 8
 """Adapters kept on a base; the least recently used one is dropped."""
@@ -189,7 +190,7 @@ def _load_model(request: GenerationRequest) -> PreTrainedModel:
 def _load_config(request: GenerationRequest) -> PreTrainedConfig:
     if folder := _head_folder(request):
         return adapter_base.load_head_config(Path(folder))
-    config = loader.load_config(request.model, request.code)
+    config = loader.load_config(request.model, request.code, kinds=WRITING_KINDS)
     options = ModelOptions.model_validate(request.options)
     positions.stretch(config, options.rope_type, options.rope_factor)
     return config

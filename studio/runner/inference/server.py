@@ -179,6 +179,9 @@ def token_budget(request: GenerationRequest, config: object) -> int:
 
     """
     context = getattr(config, "max_position_embeddings", None) or 2**20
+    if getattr(config, "is_encoder_decoder", False) and not request.gives_scores:
+        # The prompt is read by another half of the model, and was truncated.
+        return min(context, request.most or context)
     remaining = context - len(request.ids)
     if remaining < 1:
         raise InvalidError(

@@ -19,7 +19,6 @@ from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
 from studio.weights import architectures, family_limits, weight_samples
-from studio.weights.architectures import CAUSAL_MODEL_HINT
 from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_facts import FLOAT8_MULTIPLE, ModelFacts
 
@@ -60,11 +59,11 @@ _Rule = Callable[[_Case], str]
 
 def check(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
     """Return why the recipe cannot run, worst first; empty if it can."""
-    if message := model_compatibility.untrainable_reason(
-        facts.kind, facts.family, [METHODS[recipe.method]]
-    ):
+    method = METHODS[recipe.method]
+    if message := model_compatibility.untrainable_reason(facts.kind, facts.family, [method]):
         # No precision would fix this, so other problems do not matter.
-        return [Refusal(message=message, hint=CAUSAL_MODEL_HINT)]
+        hint = architectures.model_hint(facts.kind, method.trainable_kinds)
+        return [Refusal(message=message, hint=hint)]
     return check_precision(recipe, facts, hardware)
 
 

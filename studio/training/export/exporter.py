@@ -35,6 +35,7 @@ from studio.training.export import dtype_conversion
 from studio.training.export.dtype_conversion import ShardLayout
 from studio.training.models import adapter_base, loader, tokenizers
 from studio.weights import safetensors_headers
+from studio.weights.architectures import WRITING_KINDS
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"
 """peft's file names."""
@@ -173,11 +174,11 @@ class Exporter:
     def _load_config(self, folder: Path) -> PreTrainedConfig:
         if self._has_head:
             return adapter_base.load_head_config(folder)
-        return loader.load_config(str(folder))
+        return loader.load_config(str(folder), kinds=WRITING_KINDS)
 
     @property
     def _has_head(self) -> bool:
-        return self.source.recipe.outputs != "text"
+        return not self.source.recipe.writes_text
 
     @property
     def _saved_head(self) -> Path | None:
@@ -258,7 +259,7 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
 def _validation_examples(
     recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
 ) -> Examples | None:
-    if recipe.outputs != "text":
+    if not recipe.writes_text:
         return None
     try:
         examples = job.tokenise_validation(recipe, spec, tokenizer)

@@ -319,8 +319,11 @@ def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
             output.last_hidden_state.register_hook(leave_head)
 
     base = model.get_base_model() if hasattr(model, "peft_config") else model
-    base.base_model.register_forward_pre_hook(enter_layers)
-    base.base_model.register_forward_hook(enter_head)
+    layers = base.base_model
+    if heads.is_encoder_decoder(base.config):
+        layers = base.get_decoder()
+    layers.register_forward_pre_hook(enter_layers)
+    layers.register_forward_hook(enter_head)
 
 
 @contextmanager

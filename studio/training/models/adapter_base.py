@@ -19,6 +19,7 @@ from studio.protocols.run_dir import JobSpec
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.precision import Precision
 from studio.training.models import loader, quantised_weights, weight_formats
+from studio.weights.architectures import WRITING_KINDS
 
 
 def load(
@@ -44,7 +45,7 @@ def load(
             f"This adapter was trained on its base in {quantised.title}, which {reason}.",
             hint="Install what is missing, or do this on the machine it was trained on.",
         )
-    config = loader.load_config(name, code) if saved is None else load_head_config(saved)
+    config = _load_config(name, code, saved)
     formats = weight_formats.choose_formats(name, config, mode, adapter, code)
     model = loader.load_model(name, config, formats.main, quantised, code, formats.own)
     if is_wide:
@@ -54,13 +55,19 @@ def load(
 
 def load_head_config(folder: Path) -> PreTrainedConfig:
     """Read the config of a model with a head, which is saved next to its weights or adapter."""
-    return loader.load_config(str(folder), kinds=("classifier",))
+    return loader.load_config(str(folder), kinds=frozenset({"classifier"}))
 
 
 def load_original(spec: JobSpec, saved: Path | None = None) -> PreTrainedModel:
     """Load the base as it was saved, in float32; with a head if `saved` describes one."""
-    config = loader.load_config(spec.model, spec.code) if saved is None else load_head_config(saved)
+    config = _load_config(spec.model, spec.code, saved)
     return loader.load_model(spec.model, config, "float32", code=spec.code)
+
+
+def _load_config(name: str, code: str, saved: Path | None) -> PreTrainedConfig:
+    if saved is not None:
+        return load_head_config(saved)
+    return loader.load_config(name, code, kinds=WRITING_KINDS)
 
 
 def dequantise(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedModel:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     PreTrainedConfig,
     PreTrainedModel,
@@ -64,9 +66,23 @@ def is_attached(config: PreTrainedConfig) -> bool:
     return any(name.endswith(_SUFFIX) for name in config.architectures or ())
 
 
+def is_encoder_decoder(config: PreTrainedConfig) -> bool:
+    """Whether the config is that of a model of which one half reads a text and the other writes."""
+    return bool(config.is_encoder_decoder) and not is_attached(config)
+
+
 def auto_class(config: PreTrainedConfig) -> Any:  # noqa: ANN401 -- upstream's classes share no type
     """Return upstream's class that loads and builds such a model."""
+    if is_encoder_decoder(config):
+        return AutoModelForSeq2SeqLM
     return AutoModelForSequenceClassification if is_attached(config) else AutoModelForCausalLM
+
+
+def task_type(config: PreTrainedConfig) -> str:
+    """Return peft's name of what such a model does. With scores, peft also trains the head."""
+    if is_encoder_decoder(config):
+        return "SEQ_2_SEQ_LM"
+    return "SEQ_CLS" if is_attached(config) else "CAUSAL_LM"
 
 
 def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -76,8 +92,11 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         TrainingError: the family has none.
 
     """
-    has_head = is_attached(config)
-    mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING if has_head else MODEL_FOR_CAUSAL_LM_MAPPING
+    mapping = MODEL_FOR_CAUSAL_LM_MAPPING
+    if is_attached(config):
+        mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    elif is_encoder_decoder(config):
+        mapping = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     try:
         family: type[PreTrainedModel] = mapping[type(config)]
     except KeyError as error:

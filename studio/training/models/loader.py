@@ -29,11 +29,11 @@ from studio.training.models import (
     trained_weights,
 )
 from studio.weights import architectures, family_limits, model_config
-from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS, ModelKind
+from studio.weights.architectures import KIND_DESCRIPTIONS, ModelKind
 
 
 def load_config(
-    name: str, code: str = "", kinds: Sequence[ModelKind] = ("causal",)
+    name: str, code: str = "", kinds: frozenset[ModelKind] = frozenset({"causal"})
 ) -> PreTrainedConfig:
     """Read the config of a folder or a hub model of one of these kinds.
 
@@ -170,8 +170,7 @@ def adapter_config(
     if isinstance(adapter, FullFineTune):
         return None
     return LoraConfig(
-        # For models that give scores, peft also trains the head.
-        task_type="SEQ_CLS" if heads.is_attached(model.config) else "CAUSAL_LM",
+        task_type=heads.task_type(model.config),
         exclude_modules=[*family_limits.NO_ADAPTER_LAYERS.get(model.config.model_type, ())] or None,
         use_dora=adapter.lora_variant.trains_magnitudes,
         **adapter.model_dump(exclude={"kind", "target_modules", *own_fields(Lora)}),
@@ -212,7 +211,7 @@ def _refuse_missing_folder(name: str) -> None:
         )
 
 
-def _refuse_unsafe_config(name: str, kinds: Sequence[ModelKind]) -> None:
+def _refuse_unsafe_config(name: str, kinds: frozenset[ModelKind]) -> None:
     """Check a config before building the model: an absurdly large one would never finish."""
     values, _rest = PreTrainedConfig.get_config_dict(name)
     try:
@@ -222,7 +221,9 @@ def _refuse_unsafe_config(name: str, kinds: Sequence[ModelKind]) -> None:
     kind = architectures.kind_of(values)
     if kind is not None and kind not in kinds:
         raise TrainingError(
-            "unsupported_architecture", KIND_DESCRIPTIONS[kind], hint=CAUSAL_MODEL_HINT
+            "unsupported_architecture",
+            KIND_DESCRIPTIONS[kind],
+            hint=architectures.model_hint(kind, kinds),
         )
 
 

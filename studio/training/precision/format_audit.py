@@ -300,9 +300,12 @@ class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstr
         # Padded like a real batch, because attention chooses its kernel by the mask.
         mask = torch.ones_like(tokens)
         mask[1, -1] = 0
+        inputs = {"input_ids": tokens, "attention_mask": mask}
+        if heads.is_encoder_decoder(model.config):
+            inputs["decoder_input_ids"] = tokens
         try:
             with evaluation_mode(model), probe:
-                model(input_ids=tokens, attention_mask=mask, use_cache=False)
+                model(**inputs, use_cache=False)
         finally:
             hook.remove()
         return probe

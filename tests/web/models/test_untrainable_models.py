@@ -9,14 +9,13 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.services.models import models
-from studio.weights.architectures import CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
+from studio.weights.architectures import CAUSAL_METHOD_HINT, CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
 from tests.support.page_reader import parse_page
 from tests.unit.weights import safetensors_folders
 from tests.web.experiments.test_plans import advised, planned
 from tests.web.openai.test_jobs import ask
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "encoder_decoder": {"model_type": "t5", "is_encoder_decoder": True},
     "encoder": {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
     "classifier": {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
     "multimodal": {"model_type": "qwen2_vl"},
@@ -68,10 +67,13 @@ def test_run_of_untrainable_model_is_rejected(
 ) -> None:
     """Also where it came among the models before it would have been refused there."""
     other = safetensors_folders.write(
-        tmp_path / "t5", {"a": ("F32", [0.5] * 4)}, **CONFIGS["encoder_decoder"]
+        tmp_path / "t5", {"a": ("F32", [0.5] * 4)}, model_type="t5", is_encoder_decoder=True
     )
     with unit_of_work(engine) as db:
         models.add(db, "my t5", str(other), kind="folder")
+
+    refusal, *_others = planned(client, base_model="my t5")["refusals"]
+    assert refusal["hint"] == CAUSAL_METHOD_HINT
 
     recipe = {"base_model": "my t5", "dataset": "starter"}
     answer = client.post("/api/v1/runs", json={"name": "t5", "recipe": recipe})
@@ -81,3 +83,18 @@ def test_run_of_untrainable_model_is_rejected(
     job = ask(client, model="my t5")
     assert job.status_code in {400, 422}, job.json()
     assert KIND_DESCRIPTIONS["encoder_decoder"] in job.json()["error"]["message"]
+
+
+def test_encoder_decoder_is_trained_by_its_own_method(client: TestClient, tmp_path: Path) -> None:
+    """Other models are refused there, and families that no test trains."""
+    weights = {"a": ("F32", [0.5] * 4)}
+    known = safetensors_folders.write(tmp_path / "t5", weights, model_type="t5")
+    other = safetensors_folders.write(tmp_path / "mbart", weights, model_type="mbart")
+
+    def refusals(model: str) -> list[str]:
+        plan = planned(client, method="seq2seq", base_model=model)
+        return [refusal["message"] for refusal in plan["refusals"]]
+
+    assert not [message for message in refusals(str(known)) if "cannot train" in message]
+    assert "Sequence to sequence cannot train mbart models" in refusals(str(other))[0]
+    assert refusals("starter")[0].startswith(KIND_DESCRIPTIONS["causal"])
