@@ -32,7 +32,9 @@ fill 98.2 % and all rows 98.4 %, but a preview of one row must wait for its whol
 MAX_PREVIEW_CHARACTERS = 2000
 """The maximum length of a template preview."""
 
-TemplateSource = Literal["model", "chatml", "plain"]
+TemplateSource = Literal["model", "chatml", "plain", "none"]
+"""Where turns get their format from. With `none`, they are a prompt and its answer as plain text,
+as encoder-decoder models read and write them."""
 RequestKind = Literal["tokens", "templates", "prompt", "reading"]
 
 

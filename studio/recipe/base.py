@@ -19,8 +19,9 @@ from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice
 
 VERSION: Literal[1] = 1
 
-Outputs = Literal["text", "score", "label"]
-"""What a model gives: text that it writes, or a number or a label for a text that it reads."""
+Outputs = Literal["text", "rewrite", "score", "label"]
+"""What a model gives: the next text of a conversation; or, for a text that it reads, another text,
+a number or a label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Recipe(Section):
     reads_bad_answers: ClassVar[bool] = False
     """Whether answers that are rated bad are read, too."""
     outputs: ClassVar[Outputs] = "text"
-    """What a model of this method gives for a prompt. Only text can be sampled or chatted with."""
+    """What a model of this method gives for a prompt. Only `text` can be chatted with."""
     has_expected_answers: ClassVar[bool] = True
     """Whether sample answers can be right or wrong: whether they should equal those of the data."""
 
@@ -80,6 +81,16 @@ class Recipe(Section):
     def own_conflicts(self) -> Iterator[Conflict]:
         """Yield settings of the method that cannot be combined; none by default."""
         return iter(())
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations are formatted as the turns of a chat."""
+        return str(self.data.chat_template) != "none"
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether its models write, so that answers can be sampled."""
+        return self.outputs in ("text", "rewrite")
 
     @property
     def packages(self) -> frozenset[str]:

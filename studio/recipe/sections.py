@@ -27,6 +27,9 @@ Packing = Annotated[
 ]
 
 
+ChatTemplateChoice = Literal["model", "chatml", "plain"]
+
+
 class Data(Section):
     """In conversations, only answers are trained on; in plain text, everything is."""
 
@@ -38,7 +41,7 @@ class Data(Section):
     sequences."""
 
     chat_template: Annotated[
-        Literal["model", "chatml", "plain"],
+        ChatTemplateChoice,
         FieldSpec(
             "Chat template",
             advanced=True,

@@ -3,7 +3,6 @@
 import gc
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -99,6 +98,7 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
             lambda phase: _set_phase(emit, phase),
             tokenise=method.tokenise,
             choose_head=getattr(method, "choose_head", None),
+            kinds=METHODS[recipe.method].trainable_kinds,
         )
         refuse_nonfinite_base(job.model, job.spec.model)
         trainer = method.build(recipe, job)
@@ -222,20 +222,15 @@ class TrainingRun:
             self.job.tokenizer,
             settings.max_new_tokens,
             has_expected=self.recipe.has_expected_answers,
+            max_length=self.recipe.data.max_length,
         )
         step = self.trainer.state.global_step
-        with keep_forward_wrappers(self.trainer.model), self._answer_autocast():
+        autocast = self.job.answer_autocast(self.trainer.args.device)
+        with keep_forward_wrappers(self.trainer.model), autocast:
             samples = list(sampler.generate(self._model, stage, step))
         for sample in samples:
             self.emit(sample)
         return samples
-
-    def _answer_autocast(self) -> AbstractContextManager[object]:
-        """Return the context to generate in: weights in several formats need autocast."""
-        if not self.job.has_mixed_formats:
-            return nullcontext()
-        dtype = getattr(torch, self.job.mode.compute)
-        return torch.autocast(self.trainer.args.device.type, dtype=dtype)
 
     def save_artifacts(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
         self.set_phase("saving")

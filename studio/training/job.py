@@ -1,9 +1,11 @@
 """Prepare everything a method's trainer is built from: model, tokenizer and data."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from peft import LoraConfig
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,7 +20,7 @@ from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.sections import Optimisation
 from studio.training import model_card
-from studio.training.data import chat_templates, packed_dataset, tokenisation
+from studio.training.data import chat_templates, packed_dataset, prompt_answer_batches, tokenisation
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
 from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.memory.process_memory import MemoryProbe
@@ -32,6 +34,7 @@ from studio.training.models import (
     weight_formats,
 )
 from studio.training.precision import float8, format_audit
+from studio.weights.architectures import ModelKind
 
 LoadModel = Callable[..., PreTrainedModel]
 """Same signature as `loader.load_model`."""
@@ -70,7 +73,7 @@ class TrainingJob:
     memory_probe: MemoryProbe
 
     @classmethod
-    def prepare(
+    def prepare(  # noqa: PLR0913 -- what differs between methods
         cls,
         recipe: Recipe,
         run: RunDir,
@@ -78,27 +81,27 @@ class TrainingJob:
         load: LoadModel = loader.load_model,
         tokenise: Tokenise = tokenisation.tokenise,
         choose_head: ChooseHead | None = None,
+        *,
+        kinds: frozenset[ModelKind] = frozenset({"causal"}),
     ) -> "TrainingJob":
         """Load and tokenise what the recipe names; `enter` is called with each phase.
 
-        A base model that writes text gets the head that `choose_head` returns.
+        Base models are of these kinds, and get the head that `choose_head` returns, if any.
         """
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         _refuse_conflicts(recipe)
-        adapter = recipe.adapter
-        mode = PRECISIONS[recipe.precision]
+        adapter, mode = recipe.adapter, PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer, pieces = _load_tokenizer(recipe, spec, run)
         rows = _load_rows(recipe, spec)
         head = choose_head and choose_head([*rows[0], *rows[1]])
-        config = _load_config(recipe, spec, head, tokenizer)
+        config = _load_config(recipe, spec, head, tokenizer, kinds)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
         memory_probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
-        heads.initialise(model, recipe.optimisation.seed)
         new_tokens.extend(model, tokenizer, pieces)
-        _prepare_weights(model, mode, adapter)
+        _prepare_weights(model, mode, recipe)
         enter("tokenising")
         template = _make_template(rows, recipe, tokenizer)
         train, validation = _tokenise_parts(rows, recipe, spec, template, tokenizer, tokenise)
@@ -136,6 +139,12 @@ class TrainingJob:
         """Whether the adapter starts as a part of the base model's weights."""
         return self.variant is not None and self.variant.changes_base
 
+    def answer_autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context to generate in: weights in several formats need autocast."""
+        if not self.has_mixed_formats:
+            return nullcontext()
+        return torch.autocast(device.type, dtype=getattr(torch, self.mode.compute))
+
     @property
     def stop_tokens(self) -> list[int]:
         """The tokens that end an answer."""
@@ -151,15 +160,18 @@ def tokenise_validation(
 ) -> Examples:
     """Tokenise the validation rows exactly as the run does."""
     rows = _load_rows(recipe, spec)
-    template = chat_templates.ChatTemplate(tokenizer) if _has_conversations(rows) else None
-    return tokenisation.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
+    has_template = recipe.has_chat_template and _has_conversations(rows)
+    template = chat_templates.ChatTemplate(tokenizer) if has_template else None
+    tokenise = tokenisation.tokenise if recipe.has_chat_template else prompt_answer_batches.tokenise
+    return tokenise(rows[1], template, tokenizer, recipe.data.max_length)
 
 
-def _prepare_weights(model: PreTrainedModel, mode: Precision, adapter: Lora | FullFineTune) -> None:
+def _prepare_weights(model: PreTrainedModel, mode: Precision, recipe: Recipe) -> None:
+    heads.initialise(model, recipe.optimisation.seed)
     if mode.is_float8:
         float8.convert_linear_layers(model, mode)
-    if isinstance(adapter, FullFineTune):
-        trained_weights.freeze_rest(model, adapter.trained)
+    if isinstance(recipe.adapter, FullFineTune):
+        trained_weights.freeze_rest(model, recipe.adapter.trained)
 
 
 def _refuse_conflicts(recipe: Recipe) -> None:
@@ -169,10 +181,14 @@ def _refuse_conflicts(recipe: Recipe) -> None:
 
 
 def _load_config(
-    recipe: Recipe, spec: JobSpec, head: heads.Head | None, tokenizer: PreTrainedTokenizerBase
+    recipe: Recipe,
+    spec: JobSpec,
+    head: heads.Head | None,
+    tokenizer: PreTrainedTokenizerBase,
+    kinds: frozenset[ModelKind],
 ) -> PreTrainedConfig:
     """Read the base model's config, and give it the head and what the recipe changes of it."""
-    config = loader.load_config(spec.model, spec.code)
+    config = loader.load_config(spec.model, spec.code, kinds)
     if head is not None:
         heads.attach(config, head, tokenizer.pad_token_id)
     loader.choose_attention(config, recipe.model.attention)
@@ -198,7 +214,7 @@ def _make_template(
     rows: TrainValidationRows, recipe: Recipe, tokenizer: PreTrainedTokenizerBase
 ) -> chat_templates.ChatTemplate | None:
     """Return the chat template of the recipe; None if there is only text."""
-    if not _has_conversations(rows):
+    if not recipe.has_chat_template or not _has_conversations(rows):
         return None
     chat_templates.set_chat_template(tokenizer, recipe.data.chat_template)
     return chat_templates.ChatTemplate(tokenizer)

@@ -44,7 +44,7 @@ class TokenCountJob(BaseModel):
     """A folder, or a repository on Hugging Face."""
     code: str = ""
     """Hash of the model's own code that was allowed to run; empty runs none."""
-    chat_template: Literal["model", "chatml", "plain"]
+    chat_template: Literal["model", "chatml", "plain", "none"]
     with_bad: bool = False
     """Whether answers that are rated bad count, too."""
     train: Path

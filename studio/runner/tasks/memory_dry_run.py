@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as upstream_logging
 
 from studio.errors import InvalidError
-from studio.methods import RECIPE_ADAPTER, AnyRecipe, count_sequences
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, count_sequences
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import ReportProgress
@@ -58,6 +58,7 @@ def measure(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> 
             partial(_make_fake_model, mode),
             method.tokenise,
             getattr(method, "choose_head", None),
+            kinds=METHODS[recipe.method].trainable_kinds,
         )
         report("simulating a step", 0.6)
         bytes_by_part = dry_run.simulate_steps(_build_plan(recipe, job, method), mode)

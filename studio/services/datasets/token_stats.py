@@ -175,7 +175,7 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
         if part.refused:
             return [_template_refusal(name, part, recipe)]
     for name, part in stats.parts.items():
-        if _has_nothing_to_learn(part, recipe.data.max_length):
+        if _has_nothing_to_learn(part, _truncation(recipe)):
             return [_nothing_to_learn(name, part, recipe.data.max_length)]
     return []
 
@@ -186,7 +186,7 @@ def list_warnings(db: Session, recipe: AnyRecipe) -> Iterator[str]:
     if stats is None:
         return
     parts = list(stats.parts.values())
-    lost = length_stats.measure_truncation(parts, recipe.data.max_length)
+    lost = length_stats.measure_truncation(parts, _truncation(recipe))
     if lost.rows and not any(_has_nothing_to_learn(part, lost.at) for part in parts):
         yield describe_truncation(lost)
 
@@ -212,6 +212,14 @@ def suggest_length(part: PartStats) -> int:
     """Return a length that truncates few rows and leaves tokens to train on."""
     length = max(length_stats.length_quantile(part, _WHOLE_SHARE), min(part.needs.times, default=0))
     return min(-(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, length_stats.MAX_LENGTH)
+
+
+def _truncation(recipe: AnyRecipe) -> int:
+    """Return the length at which rows are truncated.
+
+    Without a chat template, prompts and answers are truncated apart, and rows were counted whole.
+    """
+    return recipe.data.max_length if recipe.has_chat_template else length_stats.MAX_LENGTH
 
 
 def _has_nothing_to_learn(part: PartStats, length: int) -> bool:

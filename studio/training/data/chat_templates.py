@@ -162,6 +162,15 @@ _PLAIN = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
+_NONE = (
+    "{% for message in messages %}"
+    "{% if loop.last and message.role == 'assistant' %}"
+    "{{ '\\n' }}{% generation %}{{ message.content }}{{ 'END' }}{% endgeneration %}"
+    "{% else %}{{ '' if loop.first else '\\n' }}{{ message.content }}{% endif %}"
+    "{% endfor %}"
+)
+"""A prompt and its answer, to count and show them; `prompt_answer` tokenises them apart."""
+_TEMPLATES = {"chatml": _CHATML, "plain": _PLAIN, "none": _NONE}
 _IM_END = "<|im_end|>"
 _PROBE_WORD = "Xyzzy"
 
@@ -200,7 +209,7 @@ class RenderedConversation:
 
 
 def set_chat_template(
-    tokenizer: PreTrainedTokenizerBase, choice: Literal["model", "chatml", "plain"]
+    tokenizer: PreTrainedTokenizerBase, choice: Literal["model", "chatml", "plain", "none"]
 ) -> None:
     """Give the tokenizer the chosen template, which is then saved with it.
 
@@ -218,7 +227,7 @@ def set_chat_template(
         return
     if choice == "chatml" and _IM_END in tokenizer.get_vocab():
         tokenizer.eos_token = _IM_END
-    text = _CHATML if choice == "chatml" else _PLAIN
+    text = _TEMPLATES[choice]
     opening = "bos_token" if _opens_with_bos(tokenizer) else "''"
     tokenizer.chat_template = text.replace("BOS", opening).replace("'END'", "eos_token")
 

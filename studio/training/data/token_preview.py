@@ -25,7 +25,7 @@ from studio.protocols.tokenizer_service import (
     TokenizerRequest,
     TokenPreview,
 )
-from studio.training.data import chat_templates, packing
+from studio.training.data import chat_templates, packing, prompt_answer
 from studio.training.data.chat_templates import ChatTemplate, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
 from studio.training.data.rows import TrainingRow, is_rated_bad, to_training_row
@@ -33,6 +33,7 @@ from studio.training.data.rows import TrainingRow, is_rated_bad, to_training_row
 _TITLES: dict[TemplateSource, str] = {
     "model": "The model's own",
     "chatml": "ChatML",
+    "none": "None",
     "plain": "Plain text",
 }
 _PREVIOUS_ROW_TOKENS = 40
@@ -307,6 +308,10 @@ def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
     """
     if "text" in request.row:
         return _tokenise_text(request.row["text"], tokenizer)
+    if request.chat_template == "none":
+        text = prompt_answer.prompt_text(request.row["messages"])
+        ids = prompt_answer.prompt_ids(text, tokenizer, request.max_length)
+        return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id])
     chat_templates.set_chat_template(tokenizer, request.chat_template)
     template = ChatTemplate(tokenizer)
     text = template.render_prompt(request.row["messages"])

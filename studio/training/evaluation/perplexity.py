@@ -8,7 +8,9 @@ import torch
 from transformers import PreTrainedModel
 
 from studio.training.data.labels import IGNORE_INDEX
+from studio.training.data.prompt_answer_batches import PromptAnswerCollator, decoder_inputs
 from studio.training.data.tokenisation import Collator, Examples, row_tensors
+from studio.training.models import heads
 from studio.training.models.eval_context import evaluation_mode
 
 MAX_LOGITS = 2**26
@@ -38,8 +40,10 @@ def measure(
     report_share: Callable[[float], None],
 ) -> Perplexity:
     """Evaluate every example once. A model that computes NaN has a perplexity of NaN."""
-    rows, collator = row_tensors(examples.data), Collator(pad_token_id)
-    longest = max(len(row["input_ids"]) for row in rows)
+    reads_first = heads.is_encoder_decoder(model.config)
+    make_collator = PromptAnswerCollator if reads_first else Collator
+    rows, collator = row_tensors(examples.data), make_collator(pad_token_id)
+    longest = max(len(row["labels"]) for row in rows)
     size = max(
         1, min(MAX_BATCH_ROWS, MAX_LOGITS // (longest * model.config.get_text_config().vocab_size))
     )
@@ -50,8 +54,12 @@ def measure(
                 name: tensor.to(model.device)
                 for name, tensor in collator(rows[start : start + size]).items()
             }
-            labels = batch.pop("labels")[:, 1:]
-            logits = model(**batch, use_cache=False).logits[:, :-1]
+            labels = batch.pop("labels")
+            if reads_first:
+                batch["decoder_input_ids"] = decoder_inputs(model, labels)
+            logits = model(**batch, use_cache=False).logits
+            if not reads_first:
+                labels, logits = labels[:, 1:], logits[:, :-1]
             is_answer = labels != IGNORE_INDEX
             loss += torch.nn.functional.cross_entropy(
                 logits[is_answer].float(), labels[is_answer], reduction="sum"

@@ -18,9 +18,10 @@ from transformers.pytorch_utils import Conv1D
 
 from studio.intake.rows.validation_rows import split_text
 from studio.protocols.events import Sampled, SampleStage
+from studio.training.data import prompt_answer
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
-from studio.training.models import quantised_weights
+from studio.training.models import heads, quantised_weights
 from studio.training.models.eval_context import evaluation_mode
 from studio.training.monitoring.reporter import Throughput
 
@@ -49,8 +50,10 @@ class AnswerSampler:
         max_new_tokens: int,
         *,
         has_expected: bool = True,
+        max_length: int | None = None,
     ) -> None:
-        prompts = [_build_prompt(row, template, tokenizer) for row in rows]
+        """Prepare the prompts of rows; `max_length` truncates those without a chat template."""
+        prompts = [_build_prompt(row, template, tokenizer, max_length) for row in rows]
         if not has_expected:
             prompts = [replace(prompt, reference="") for prompt in prompts]
         self._prompts = prompts
@@ -60,11 +63,8 @@ class AnswerSampler:
 
     def generate(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
         """Yield one answer per prompt, in the prompts' order."""
-        answers: list[str] = []
         with record_compute_formats(model) as formats:
-            for start in range(0, len(self._prompts), self._batch_size(model)):
-                chunk = self._prompts[start : start + self._batch_size(model)]
-                answers += self._generate(model, [prompt.ids for prompt in chunk])
+            answers = self.write(model)
         for i, (prompt, answer) in enumerate(zip(self._prompts, answers, strict=True)):
             yield Sampled(
                 stage=stage,
@@ -76,13 +76,25 @@ class AnswerSampler:
                 computed_in=" and ".join(sorted(formats)),
             )
 
+    def write(self, model: PreTrainedModel) -> list[str]:
+        """Return the model's answer to each prompt."""
+        answers: list[str] = []
+        for start in range(0, len(self._prompts), self._batch_size(model)):
+            chunk = self._prompts[start : start + self._batch_size(model)]
+            answers += self._generate(model, [prompt.ids for prompt in chunk])
+        return answers
+
     def _batch_size(self, model: PreTrainedModel) -> int:
         # Recurrent models read padding as text, so they get batches of one row.
         return 1 if model._is_stateful else _BATCH_SIZE  # noqa: SLF001 -- upstream has no other word
 
     def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[str]:
+        reads_first = heads.is_encoder_decoder(model.config)
+        # An answer follows its prompt, unless the model reads that in another half.
         inputs = self._tokenizer.pad(
-            {"input_ids": prompts}, padding_side="left", return_tensors="pt"
+            {"input_ids": prompts},
+            padding_side="right" if reads_first else "left",
+            return_tensors="pt",
         ).to(model.device)
         with evaluation_mode(model):
             written = model.generate(
@@ -94,7 +106,7 @@ class AnswerSampler:
                 pad_token_id=self._tokenizer.pad_token_id,
                 use_cache=True,
             )
-        new = written[:, inputs["input_ids"].shape[1] :]
+        new = written if reads_first else written[:, inputs["input_ids"].shape[1] :]
         answers: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)
         return answers
 
@@ -122,11 +134,17 @@ def record_compute_formats(model: nn.Module) -> Iterator[set[str]]:
 
 
 def _build_prompt(
-    row: TrainingRow, template: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase
+    row: TrainingRow,
+    template: ChatTemplate | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None,
 ) -> _SamplePrompt:
     if row.text is not None:
         return _split_text(row.text, tokenizer)
-    assert template is not None  # noqa: S101 -- a job without conversations alone has none
+    if template is None:
+        prompt, answer = prompt_answer.split_row(row)
+        ids = prompt_answer.prompt_ids(prompt, tokenizer, max_length)
+        return _SamplePrompt(ids, prompt, answer)
     last = max(i for i, turn in enumerate(row.messages) if is_trained_on(turn))
     before = row.messages[:last]
     ids = tokenizer(template.render_prompt(before, row.tools), add_special_tokens=False)[
