@@ -19,6 +19,7 @@ _NAMES = (
     "cpt",
     "dpo",
     "kto",
+    "seq2seq",
     "reward",
     "classify",
 )

@@ -216,7 +216,12 @@ _SCORE_NOTES = {
     "Loaded in\n16 bits, close scores become equal.",
     "adapter": "The adapter holds the layer that gives the scores; keep it in float32.",
 }
-_MEASURED_NOTES = {"text": _PERPLEXITY_NOTES, "score": _SCORE_NOTES, "label": _SCORE_NOTES}
+_MEASURED_NOTES = {
+    "text": _PERPLEXITY_NOTES,
+    "rewrite": _PERPLEXITY_NOTES,
+    "score": _SCORE_NOTES,
+    "label": _SCORE_NOTES,
+}
 _LOAD_TEXT_MODEL = {
     "model": """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -231,6 +236,26 @@ from transformers import AutoModelForCausalLM{imports}
 base = AutoModelForCausalLM.from_pretrained("{base}"{how})
 model = PeftModel.from_pretrained(base, "path/to/this/folder")
 """,
+}
+_READ_PROMPT = """
+inputs = tokenizer("A text", return_tensors="pt")
+answer = tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)
+"""
+_LOAD_REWRITING_MODEL = {
+    "model": """\
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+{read}""",
+    "adapter": """\
+from peft import PeftModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer{imports}
+
+base = AutoModelForSeq2SeqLM.from_pretrained("{base}"{how})
+model = PeftModel.from_pretrained(base, "path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+{read}""",
 }
 _LOAD_SCORE_MODEL = {
     "model": """\
@@ -251,6 +276,7 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 }
 _LOAD_EXAMPLES = {
     "text": _LOAD_TEXT_MODEL,
+    "rewrite": _LOAD_REWRITING_MODEL,
     "score": _LOAD_SCORE_MODEL,
     "label": _LOAD_SCORE_MODEL,
 }
@@ -266,9 +292,10 @@ inputs = tokenizer.apply_chat_template(
 )
 label = model.config.id2label[model(**inputs).logits[0].argmax().item()]
 """
-_READ = {"score": _READ_SCORE, "label": _READ_LABEL}
+_READ = {"rewrite": _READ_PROMPT, "score": _READ_SCORE, "label": _READ_LABEL}
 _PIPELINES = {
     "text": "text-generation",
+    "rewrite": "text2text-generation",
     "score": "text-classification",
     "label": "text-classification",
 }

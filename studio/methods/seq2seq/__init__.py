@@ -1,0 +1,113 @@
+"""Sequence to sequence: an encoder-decoder model learns to write a text for each text it reads."""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Le
+
+from studio.methods.base import Method, full_preset, lora_preset
+from studio.metrics import NEXT_TOKEN, MethodMetrics, MetricSpec
+from studio.recipe.adapters import Lora
+from studio.recipe.base import Conflict, Outputs, Recipe
+from studio.recipe.fields import FieldSpec, Section
+from studio.recipe.sections import Data, LearningRate, MaxLength, Optimisation
+
+FAMILIES = frozenset({"t5", "mt5", "umt5", "longt5", "bart", "marian", "pegasus"})
+"""Families that are trained in tests. Others need a language per text, or balance experts."""
+
+
+class PairOptimisation(Optimisation):
+    """How fast and how long the model trains."""
+
+    learning_rate: LearningRate = 3e-4
+    """Step size. T5 likes larger steps than other models. Halve it if the loss jumps around; double
+    it if the loss barely moves."""
+
+
+class PairData(Data):
+    """The model reads a prompt, and learns the answer."""
+
+    max_length: MaxLength = 512
+    """Longer prompts and longer answers are truncated at the end. Memory use grows with this
+    length."""
+
+    packing: Literal[False] = False
+    chat_template: Literal["none"] = "none"  # type: ignore[assignment] # not a chat
+
+
+class Rewriting(Section):
+    """How answers are learned and judged."""
+
+    label_smoothing: Annotated[
+        float, Ge(0), Le(0.5), FieldSpec("Label smoothing", advanced=True)
+    ] = 0.0
+    """Keeps the model from being too sure of the words in the data. 0.1 is usual for translation.
+    The validation loss stays the cross-entropy."""
+
+    judged_answers: Annotated[int, Ge(0), Le(1000), FieldSpec("Answers to judge")] = 32
+    """How many validation prompts the model answers at each validation, to compare its answers with
+    those of the data. More are more exact, and take longer. 0 turns this off."""
+
+
+class Seq2SeqRecipe(Recipe):
+    """Learn to rewrite: the model reads a text, and learns to write another one."""
+
+    card_verb: ClassVar[str] = "trained to rewrite texts"
+    outputs: ClassVar[Outputs] = "rewrite"
+
+    method: Literal["seq2seq"] = "seq2seq"
+    rewriting: Rewriting = Rewriting()
+    optimisation: PairOptimisation = PairOptimisation()
+    data: PairData = PairData()
+
+    def own_conflicts(self) -> Iterator[Conflict]:
+        if isinstance(self.adapter, Lora) and self.adapter.lora_variant.reads_data:
+            yield Conflict(
+                message=f"{self.adapter.lora_variant.title} cannot start an adapter of an "
+                "encoder-decoder model.",
+                hint="Choose plain LoRA.",
+                param="adapter.variant",
+            )
+
+
+EVAL_CHRF = MetricSpec(
+    key="eval_chrf_share",
+    title="Validation chrF",
+    source="eval",
+    better="higher",
+    is_objective=True,
+    chart="Answers like those of the data",
+    is_always_drawn=True,
+    tile="always",
+)
+"""How similar answers are to those of the data, by the groups of characters they share."""
+EVAL_EXACT = MetricSpec(
+    key="eval_exact_share",
+    title="Exact answers",
+    source="eval",
+    better="higher",
+    is_objective=True,
+    chart="Answers like those of the data",
+    tile="always",
+)
+"""How many answers equal those of the data."""
+
+METHOD = Method(
+    name="seq2seq",
+    title="Sequence to sequence",
+    purpose="Learn to rewrite texts",
+    summary="Train an encoder-decoder model, such as T5 or BART, to translate, summarise or "
+    "correct texts.",
+    recipe=Seq2SeqRecipe,
+    metrics=MethodMetrics((*NEXT_TOKEN.own, EVAL_CHRF, EVAL_EXACT), objective=NEXT_TOKEN.objective),
+    trainable_kinds=frozenset({"encoder_decoder"}),
+    families=FAMILIES,
+    trains_on={
+        "conversation": "The last answer of each conversation is what the model learns to write, "
+        "and what comes before is what it reads."
+    },
+    presets=(
+        lora_preset(base_model=""),
+        full_preset(1e-4, base_model=""),
+    ),
+)
