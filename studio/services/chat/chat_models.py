@@ -67,6 +67,9 @@ def list_models(run: Run, folder: RunDir) -> TrainedModels:
 
 def missing_reason(run: Run, folder: RunDir) -> tuple[str, str]:
     """Return why a run has no model that could answer, and what to do."""
+    if run.recipe.outputs == "rewrite":
+        message = "The model of this run rewrites texts, and holds no conversation."
+        return message, "Try it on the page of the run."
     if run.recipe.outputs != "text":
         return "The model of this run reads text and writes none.", "Chat with another run."
     if run.deleted_at:

@@ -1,7 +1,8 @@
-"""What a run's model says of a text, if it gives scores instead of writing."""
+"""What a run's model makes of a text, if it rewrites or scores it instead of holding a chat."""
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,17 @@ from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS
 from studio.settings import Settings
 
 
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model makes of a text."""
+
+    answer: str
+    """What it writes; empty if it gives scores."""
+    end: GenerationEnd
+
+
 def get_scorer(db: Session, run: Run, runs: Path) -> ServedModel:
-    """Return the model of a run that gives scores.
+    """Return the model of a run that rewrites or scores texts.
 
     Raises:
         ConflictError: the run has no such model.
@@ -30,7 +40,9 @@ def get_scorer(db: Session, run: Run, runs: Path) -> ServedModel:
 
     """
     if run.recipe.outputs == "text":
-        raise ConflictError("The model of this run writes text.", hint="Chat with it instead.")
+        raise ConflictError(
+            "The model of this run holds conversations.", hint="Chat with it instead."
+        )
     if run.deleted_at or run.status is not RunStatus.SUCCEEDED:
         raise ConflictError(
             "This run has no model yet.", hint="You can try it once the run has succeeded."
@@ -43,7 +55,7 @@ def get_scorer(db: Session, run: Run, runs: Path) -> ServedModel:
 def build_request(
     settings: Settings, model: ServedModel, run: Run, row: Mapping[str, Any]
 ) -> GenerationRequest:
-    """Tokenise a row as in training: all of it to be scored, or a prompt whose label is next.
+    """Tokenise a row as in training: all of it to be scored, or a prompt whose answer is next.
 
     Raises:
         InvalidError: the row is no conversation, or the chat template cannot format it.
@@ -51,30 +63,44 @@ def build_request(
 
     """
     length = run.recipe.data.max_length
-    kind: RequestKind = "prompt" if run.recipe.outputs == "label" else "reading"
-    reading = TokenizerRequest(kind=kind, model=model.folder, row=dict(row), max_length=length)
+    kind: RequestKind = "reading" if run.recipe.outputs == "score" else "prompt"
+    reading = TokenizerRequest(
+        kind=kind,
+        model=model.folder,
+        row=dict(row),
+        max_length=length,
+        chat_template="model" if run.recipe.has_chat_template else "none",
+    )
     prompt = service_clients.render_prompt(settings, reading)
     prompt = prompt.model_copy(update={"ids": prompt.ids[:length]})
-    options = GenerationRequest(model="", ids=[], stops=[], gives_scores=True)
+    options = GenerationRequest(
+        model="",
+        ids=[],
+        stops=[],
+        gives_scores=not run.recipe.writes_text,
+        most=length if run.recipe.writes_text else None,
+        temperature=0.0,
+    )
     return model.fill_in(options, f"run {run.id}", prompt)
 
 
-async def predict(settings: Settings, request: GenerationRequest) -> GenerationEnd:
-    """Return the scores of a text, after loading the model if necessary.
+async def predict(settings: Settings, request: GenerationRequest) -> Prediction:
+    """Return what a model makes of a text, after loading the model if necessary.
 
     Raises:
         UnavailableError: there is no worker, no slot or no memory for the model.
 
     """
     stream = await service_clients.send_generation_request(settings, request)
+    answer = ""
     try:
         async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
-            while (end := (await stream.read()).end) is None:
-                pass
+            while (end := (chunk := await stream.read()).end) is None:
+                answer += chunk.text
     except TimeoutError as error:
         raise UnavailableError(
             "The model took too long to start answering.", hint="Try again later."
         ) from error
     finally:
         await stream.close()
-    return end
+    return Prediction(answer, end)

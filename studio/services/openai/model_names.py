@@ -88,7 +88,7 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
     """Return what is needed to load a model.
 
     Raises:
-        InvalidError: Its remote code has not been allowed, or it writes no text.
+        InvalidError: Its remote code has not been allowed, or it is no chat model.
         NotFoundError: There is none with that name, or its files are gone.
 
     """
@@ -98,6 +98,12 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
         code = remote_code_trust.allowed_code_hash(models.find_by_name(db, name))
         return ServedModel(model=models.require(db, name), code=code)
     run, folder = tuned.run, RunDir(runs / str(tuned.run.id))
+    if run.recipe.outputs == "rewrite":
+        raise InvalidError(
+            f"{name} rewrites texts, and holds no conversation.",
+            hint=f"Use POST /api/v1/runs/{run.id}/predict.",
+            param="model",
+        )
     if run.recipe.outputs != "text":
         raise InvalidError(
             f"{name} reads text and writes none.", hint="Choose another model.", param="model"

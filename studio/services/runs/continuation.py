@@ -43,7 +43,7 @@ def start_values(run: Run) -> dict[str, Any]:
 
     """
     if not isinstance(run.recipe.adapter, Lora):
-        if run.recipe.outputs != "text":
+        if not run.recipe.writes_text:
             raise InvalidError(
                 f"The model of run {run.id} writes no text, so training cannot continue from it.",
                 hint="Start from its base model.",

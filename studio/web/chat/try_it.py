@@ -1,4 +1,4 @@
-"""The box on a run's page in which its model scores a text."""
+"""The box on a run's page in which its model rewrites or scores a text."""
 
 from typing import Annotated
 
@@ -14,18 +14,20 @@ from studio.web.rendering.render import block
 router = APIRouter(include_in_schema=False)
 
 Answer = Annotated[str, Form(), Len(0, predictions.MAX_CHARS)]
-"""Empty for a text to give a label to."""
+"""Empty for a text to rewrite, or to give a label to."""
 Text = Annotated[str, Form(), Len(1, predictions.MAX_CHARS)]
 
 
 @router.post("/runs/{run_id}/try")
 async def try_it(request: Request, run_id: int, prompt: Text, answer: Answer = "") -> Response:
-    """Show the score of an answer or the labels of a text, or why there are none."""
+    """Show what the model makes of a text, or why it makes nothing."""
     turns = [Turn(role="user", content=prompt)]
     if answer:
         turns.append(Turn(role="assistant", content=answer))
     try:
-        end = await predictions.ask(request, run_id, PredictionIn(messages=turns))
+        found = await predictions.ask(request, run_id, PredictionIn(messages=turns))
     except StudioError as error:
-        return block(request, "runs/try_result.html", "result", end=None, error=error)
-    return block(request, "runs/try_result.html", "result", end=end, error=None)
+        return block(request, "runs/try_result.html", "result", error=error)
+    return block(
+        request, "runs/try_result.html", "result", end=found.end, answer=found.answer, error=None
+    )

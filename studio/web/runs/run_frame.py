@@ -55,7 +55,7 @@ def tab_page(
         f"runs/{tab}.html",
         run=run,
         tab=tab,
-        tabs=[one for one in TABS if one.name != "answers" or run.recipe.outputs == "text"],
+        tabs=[one for one in TABS if one.name != "answers" or run.recipe.writes_text],
         made=run_progress.measure(run),
         position=queue.position(db, run),
         precisions=choices.precision_options(workers.training_hardware(db)),

@@ -71,7 +71,8 @@ def test_answer_is_scored_as_in_training(
     with inference_services.run_inference_service(settings, lambda _: SCORED) as service:
         answer = predict(client)
 
-    expected = {"scores": {"score": 1.25}, "tokens": 20, "computed_in": "float32"}
+    scores = {"scores": {"score": 1.25}, "answer": ""}
+    expected = scores | {"tokens": 20, "computed_in": "float32"}
     assert (answer.status_code, answer.json()) == (200, expected)
     (request,) = service.requests
     assert (request.gives_scores, request.adapter) == (True, str(run.artifacts))
@@ -89,6 +90,31 @@ def test_page_shows_the_score(client: TestClient, settings: Settings) -> None:
     assert result.one("dl").text.split() == ["Score", "1.250"]
 
 
+def test_text_is_rewritten_as_in_training(
+    client: TestClient, engine: Engine, settings: Settings, run: RunDir
+) -> None:
+    """The model gets the text alone, with no marks of turns."""
+    with unit_of_work(engine) as db:
+        made = factories.make_finished_run(db, method="seq2seq", base_model="google-t5/t5-small")
+        folder = write_files(settings, made, Path(run.root))
+    tokenizer_services.write_model(folder.artifacts)
+    chunks = [STARTED, GenerationChunk(text="Das "), GenerationChunk(text="Haus")]
+    end = GenerationChunk(end=GenerationEnd(reason="length", tokens=2))
+    with inference_services.run_inference_service(settings, lambda _: [*chunks, end]) as service:
+        answer = predict(client, f"/api/v1/runs/{made.id}/predict", messages=TURNS[:1])
+        page = client.post(f"/runs/{made.id}/try", data={"prompt": "The house"})
+
+    assert (answer.json()["answer"], answer.json()["scores"]) == ("Das Haus", {})
+    shown = parse_page(page.text).one(id="try-result").text
+    assert "Das Haus" in shown
+    assert "may be incomplete" in shown
+    request = service.requests[0]
+    assert (request.gives_scores, request.temperature, request.most) == (False, 0.0, 512)
+    reader = AutoTokenizer.from_pretrained(folder.artifacts)
+    assert reader.decode(request.ids) == "What is 3 and one?"
+    assert request.stops == [reader.eos_token_id]
+
+
 @pytest.mark.usefixtures("run")
 def test_page_says_why_there_is_no_score(client: TestClient, settings: Settings) -> None:
     with inference_services.run_inference_service(settings, lambda _: [NO_SLOT]):
@@ -103,7 +129,7 @@ def test_a_model_that_writes_gives_no_scores(client: TestClient) -> None:
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         409,
-        "The model of this run writes text.",
+        "The model of this run holds conversations.",
     )
     assert "try-form" not in client.get("/runs/2").text
 

@@ -39,6 +39,7 @@ def scoring(engine: Engine, pairs: str) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db, "judge", method="reward", dataset=pairs)
         make_finished_run(db, "writer")
+        make_finished_run(db, "translator", method="seq2seq", base_model="google-t5/t5-small")
 
 
 def links(client: TestClient, path: str) -> set[str | None]:
@@ -49,6 +50,15 @@ def links(client: TestClient, path: str) -> set[str | None]:
 def test_run_page_offers_no_chat(client: TestClient) -> None:
     assert "/runs/1/chat" not in links(client, "/runs/1")
     assert "/runs/2/chat" in links(client, "/runs/2")
+    assert "/runs/3/chat" not in links(client, "/runs/3")
+
+
+@pytest.mark.usefixtures("scoring")
+def test_a_model_that_rewrites_has_answers_and_a_box(client: TestClient) -> None:
+    assert "/runs/1/answers" not in links(client, "/runs/1")
+    assert "/runs/3/answers" in links(client, "/runs/3")
+    assert "Rewrite it" in parse_page(client.get("/runs/3").text).one(id="try-form").text
+    assert "holds no conversation" in client.get("/runs/3/chat").text
 
 
 @pytest.mark.usefixtures("scoring")

@@ -1,4 +1,4 @@
-"""REST route for what a run's model says of a text, if it gives scores instead of writing."""
+"""REST route for what a run's model makes of a text, if it does not hold conversations."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.protocols.inference_service import GenerationRequest
 from studio.schemas.field_docs import FieldDocs
 from studio.services.chat import predictions
+from studio.services.chat.predictions import Prediction
 from studio.services.runs import runs
 from studio.web.api import conventions as api
 
@@ -33,27 +34,38 @@ class PredictionIn(FieldDocs, BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     messages: Annotated[list[Turn], Len(1, 1000)]
-    """A conversation; a reward model scores its last answer, a classifier needs none."""
+    """A conversation; a reward model scores its last answer, others need none."""
 
 
 class PredictionOut(api.Out):
     scores: dict[str, float]
-    """What the model gives: the probability of each label, or the one `score` of a reward model."""
+    """What the model gives: the probability of each label, or the one `score` of a reward model;
+    empty if it writes."""
+    answer: str
+    """What the model writes, if it was trained to rewrite texts."""
     tokens: int
-    """How many tokens it read."""
+    """How many tokens it read, or wrote."""
     computed_in: str
     """The number format it computed in; scores themselves are always computed in float32."""
 
 
 @router.post("/{run_id}/predict")
 async def predict(request: Request, run_id: api.Id, asked: PredictionIn) -> PredictionOut:
-    """Let the model of a run read a conversation and score it; it may have to be loaded first."""
-    end = await ask(request, run_id, asked)
-    return PredictionOut(scores=end.scores, tokens=end.tokens, computed_in=end.computed_in)
+    """Let the model of a run read a conversation, and rewrite or score it.
+
+    It may have to be loaded first.
+    """
+    found = await ask(request, run_id, asked)
+    return PredictionOut(
+        scores=found.end.scores,
+        answer=found.answer,
+        tokens=found.end.tokens,
+        computed_in=found.end.computed_in,
+    )
 
 
-async def ask(request: Request, run_id: int, asked: PredictionIn) -> GenerationEnd:
-    """Return what the model of a run says of a conversation."""
+async def ask(request: Request, run_id: int, asked: PredictionIn) -> Prediction:
+    """Return what the model of a run makes of a conversation."""
     settings = request.app.state.settings
 
     def build() -> GenerationRequest:
