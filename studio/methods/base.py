@@ -54,6 +54,11 @@ class Method:
     """What OpenAI calls its own settings, and the dotted names of these in the recipe."""
 
     @property
+    def reads_bad_answers(self) -> bool:
+        """Whether it learns from the worse answers of pairs, or from answers that are rated bad."""
+        return self.sequences_per_row > 1 or self.recipe.reads_bad_answers
+
+    @property
     def objective(self) -> MetricSpec:
         """The metric that picks the best weights, ends runs early and guides sweeps."""
         return self.metrics.objective

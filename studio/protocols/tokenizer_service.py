@@ -79,6 +79,8 @@ class TokenizerRequest(Message):
     chat_template: TemplateSource = "model"
     window: PackingWindow | None = None
     """With sequence packing, the rows it may be packed with."""
+    with_bad: bool = True
+    """Whether the model reads the worse answer of a pair, and answers that are rated bad."""
 
 
 class Token(Message):
@@ -94,6 +96,8 @@ class Token(Message):
     """The index of its turn, from 0."""
     cut: bool
     """Whether it is beyond the max sequence length, and therefore truncated."""
+    differs: bool = False
+    """In a pair of answers, whether the other answer lacks it here."""
 
 
 class PackedRow(Message):
@@ -116,8 +120,20 @@ class PackedExample(Message):
     """The maximum length."""
 
 
+class RejectedPreview(Message):
+    """The worse answer of a pair, as a model will see it after the same prompt."""
+
+    tokens: list[Token]
+    """The first tokens, with those of the prompt; `total` is the number of all."""
+    total: int
+    learnt: int
+    cut: int
+    cut_at: int | None
+    roles: list[str]
+
+
 class TokenPreview(Message):
-    """A row as a model will see it."""
+    """A row as a model will see it; of a pair, the prompt with the better answer."""
 
     tokens: list[Token]
     """The first tokens; `total` is the number of all."""
@@ -138,6 +154,12 @@ class TokenPreview(Message):
     """Sentences about lost data."""
     pack: PackedExample | None = None
     """The packed sequence that contains it; None without sequence packing."""
+    rejected: RejectedPreview | None = None
+    """The worse answer of a pair; None for other rows, and if the method does not read it."""
+    prompt_turns: int = 0
+    """Of a pair, the number of turns before the answers."""
+    is_good: bool | None = None
+    """How the last answer is rated; None if it is not."""
 
 
 class TemplatePreview(Message):

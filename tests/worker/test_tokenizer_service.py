@@ -48,8 +48,16 @@ def model(tmp_path: Path) -> Path:
     return tokenizer_services.write_model(tmp_path / "model")
 
 
-def asked(model: Path | str, row: dict[str, Any] = ROW, max_length: int = 1024) -> TokenizerRequest:
-    return TokenizerRequest(kind="tokens", model=str(model), row=row, max_length=max_length)
+def asked(
+    model: Path | str,
+    row: dict[str, Any] = ROW,
+    max_length: int = 1024,
+    *,
+    with_bad: bool = True,
+) -> TokenizerRequest:
+    return TokenizerRequest(
+        kind="tokens", model=str(model), row=row, max_length=max_length, with_bad=with_bad
+    )
 
 
 def learnt(home: Settings, question: TokenizerRequest) -> str:
@@ -124,7 +132,72 @@ def test_plain_text_row_is_trained_on_without_template(home: Settings, tmp_path:
 def test_row_without_trained_tokens_shows_warning(
     home: Settings, model: Path, row: dict[str, Any], warning: str
 ) -> None:
-    assert service_clients.tokenize_row(home, asked(model, row)).warnings == [warning]
+    found = service_clients.tokenize_row(home, asked(model, row, with_bad=False))
+
+    assert found.warnings == [warning]
+
+
+PAIR = {
+    "messages": [{"role": "user", "content": "Name a fruit."}],
+    "chosen": [{"role": "assistant", "content": "A pear."}],
+    "rejected": [{"role": "assistant", "content": "A bear, or so."}],
+}
+
+
+def test_both_answers_of_pair_are_shown_with_differences(home: Settings, model: Path) -> None:
+    found = service_clients.tokenize_row(home, asked(model, PAIR))
+
+    assert found.rejected is not None
+    assert found.prompt_turns == 1
+    differing = [
+        "".join(one.text for one in tokens if one.differs)
+        for tokens in (found.tokens, found.rejected.tokens)
+    ]
+    assert differing == ["p", "b, or so"]
+    for preview, answer in ((found, "A pear."), (found.rejected, "A bear, or so.")):
+        learnt = "".join(one.text for one in preview.tokens if one.learnt)
+        assert learnt == f"{answer}<|im_end|>"
+        assert preview.learnt == len(answer) + 1
+
+
+def test_method_that_learns_from_good_answers_gets_better_one_alone(
+    home: Settings, model: Path
+) -> None:
+    found = service_clients.tokenize_row(home, asked(model, PAIR, with_bad=False))
+
+    assert found.rejected is None
+    assert found.sentences == ["Only the chosen answer of this pair is trained on."]
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "warning"),
+    [
+        ({}, 20, "The prompt fills the limit of 20 tokens, so an answer is cut off completely."),
+        ({}, 0, "5 tokens of the better answer and 12 of the worse one are truncated."),
+        ({"rejected": "A pear. No!"}, 0, "Both answers are equal up to the limit of"),
+        ({"rejected": "A pear."}, 100, "Both answers are equal. Training leaves this pair out."),
+    ],
+    ids=["cut off", "truncated", "equal after the cut", "equal"],
+)
+def test_pair_that_is_cut_says_what_is_lost(
+    home: Settings, model: Path, changes: dict[str, str], limit: int, warning: str
+) -> None:
+    row = PAIR | {name: [{"role": "assistant", "content": text}] for name, text in changes.items()}
+    whole = service_clients.tokenize_row(home, asked(model, row))
+    # In the middle of the answers, unless the case has its own limit.
+    found = service_clients.tokenize_row(
+        home, asked(model, row, max_length=limit or whole.total - 5)
+    )
+
+    assert [one[: len(warning)] for one in found.warnings] == [warning]
+
+
+def test_rated_answer_is_shown_with_its_rating(home: Settings, model: Path) -> None:
+    found = service_clients.tokenize_row(home, asked(model, ROW | {"label": False}))
+
+    assert found.is_good is False
+    assert found.learnt
+    assert found.sentences == ["This answer is rated bad: supervised training leaves it out."]
 
 
 def test_multi_token_character_is_shown_once(home: Settings, model: Path) -> None:

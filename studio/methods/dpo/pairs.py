@@ -1,7 +1,7 @@
 """Tokenise pairs of answers, and collate them into batches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from studio.errors import TrainingError
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, label_rows
-from studio.training.data.rows import TrainingRow
+from studio.training.data.rows import TrainingRow, chosen_answer, rejected_answer
 from studio.training.data.tokenisation import Collator, Examples
 
 COLUMNS = ("input_ids", "labels", "rejected_ids", "rejected_labels")
@@ -34,8 +34,8 @@ def tokenise(
 
     """
     _refuse_other_rows(rows)
-    chosen = label_rows([_with_chosen(row) for row in rows], template, tokenizer)
-    rejected = label_rows([_with_rejected(row) for row in rows], template, tokenizer)
+    chosen = label_rows([chosen_answer(row) for row in rows], template, tokenizer)
+    rejected = label_rows([rejected_answer(row) for row in rows], template, tokenizer)
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     kept: list[TrainingRow] = []
     truncated = cut_off = longest_row = 0
@@ -80,19 +80,6 @@ class PairCollator(Collator):
         if "reference" in rows[0]:
             batch["reference"] = torch.stack([row["reference"] for row in rows]).T.flatten()
         return batch
-
-
-def _with_chosen(row: TrainingRow) -> TrainingRow:
-    """Return the conversation that ends with the better answer; the prompt is only read."""
-    return replace(row, messages=[*_prompt(row), *row.messages[row.prompt_turns :]])
-
-
-def _with_rejected(row: TrainingRow) -> TrainingRow:
-    return replace(row, messages=[*_prompt(row), *row.rejected])
-
-
-def _prompt(row: TrainingRow) -> list[dict[str, Any]]:
-    return [{**turn, "weight": 0} for turn in row.messages[: row.prompt_turns]]
 
 
 def _cut(pair: Sequence[LabelledRow], length: int) -> list[list[int]]:

@@ -13,7 +13,12 @@ from studio.errors import TrainingError
 from studio.training.data import tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import label_rows
-from studio.training.data.rows import Message, TrainingRow
+from studio.training.data.rows import (
+    TrainingRow,
+    chosen_answer,
+    rated_answer,
+    rejected_answer,
+)
 from studio.training.data.tokenisation import Collator, Examples
 
 COLUMNS = ("input_ids", "labels", "is_good", "other_ids", "other_labels")
@@ -75,10 +80,8 @@ class RatingCollator(Collator):
 def _rated_answers(row: TrainingRow) -> Iterator[TrainingRow]:
     """Yield the answers of a row, of which only the last turns are trained on."""
     if row.rejected:
-        prompt = _context(row.messages[: row.prompt_turns])
-        chosen = row.messages[row.prompt_turns :]
-        for is_good, turns in ((True, chosen), (False, row.rejected)):
-            yield replace(row, messages=[*prompt, *turns], rejected=(), is_good=is_good)
+        yield chosen_answer(row)
+        yield rejected_answer(row)
         return
     if row.is_good is None:
         raise TrainingError(
@@ -86,13 +89,7 @@ def _rated_answers(row: TrainingRow) -> Iterator[TrainingRow]:
             f"{row.location} has no rating.",
             hint="Choose a dataset of rated answers or preferences, or learn from answers.",
         )
-    prompt = _context(row.messages[:-1])
-    yield replace(row, messages=[*prompt, row.messages[-1]], prompt_turns=len(prompt))
-
-
-def _context(turns: Sequence[Message]) -> list[Message]:
-    """Return turns that are only read."""
-    return [{**turn, "weight": 0} for turn in turns]
+    yield rated_answer(row)
 
 
 def _with_other_answers(answers: Sequence[TrainingRow]) -> list[TrainingRow]:

@@ -10,6 +10,7 @@ from sqlmodel import Session
 from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import NotFoundError
 from studio.intake.rows import paging
+from studio.methods import get_method
 from studio.protocols.tokenizer_service import (
     PackingWindow,
     TemplateSource,
@@ -109,12 +110,21 @@ def read_row(folder: Path, where: RowPosition) -> dict[str, Any]:
 
 
 def tokens_request(
-    db: Session, model: str, row: dict[str, Any], *, max_length: int, chat_template: TemplateSource
+    db: Session,
+    model: str,
+    row: dict[str, Any],
+    *,
+    max_length: int,
+    chat_template: TemplateSource,
+    method: str = "",
 ) -> TokenizerRequest:
     """Return a tokenizer request for a row and a model by the name that recipes use.
 
+    Without a method, both answers of a pair are shown, and answers that are rated bad.
+
     Raises:
         InvalidError: There is no such model.
+        NotFoundError: There is no such method.
 
     """
     return TokenizerRequest(
@@ -123,6 +133,7 @@ def tokens_request(
         row=row,
         max_length=max_length,
         chat_template=chat_template,
+        with_bad=not method or get_method(method).reads_bad_answers,
     )
 
 
@@ -141,4 +152,5 @@ def with_packing_window(
         share=0.0 if validation else share,
         seed=seed,
     )
-    return request.model_copy(update={"number": where.number, "window": window})
+    # Only methods that learn from good answers pack them.
+    return request.model_copy(update={"number": where.number, "window": window, "with_bad": False})

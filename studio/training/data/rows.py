@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,32 @@ def is_trained_on(turn: Message) -> bool:
 def is_rated_bad(row: TrainingRow) -> bool:
     """Whether only methods that learn from bad answers, too, train on a row."""
     return row.is_good is False
+
+
+def chosen_answer(row: TrainingRow) -> TrainingRow:
+    """Return the better answer of a preference; the turns before it are only read."""
+    return _with_answer(row, row.messages[row.prompt_turns :], is_good=True)
+
+
+def rejected_answer(row: TrainingRow) -> TrainingRow:
+    """Return the worse answer of a preference; the turns before it are only read."""
+    return _with_answer(row, row.rejected, is_good=False)
+
+
+def rated_answer(row: TrainingRow) -> TrainingRow:
+    """Return the last turn of a rated row as the answer; those before it are only read."""
+    prompt = _context(row.messages[:-1])
+    return replace(row, messages=[*prompt, row.messages[-1]], prompt_turns=len(prompt))
+
+
+def _with_answer(row: TrainingRow, turns: Sequence[Message], *, is_good: bool) -> TrainingRow:
+    prompt = _context(row.messages[: row.prompt_turns])
+    return replace(row, messages=[*prompt, *turns], rejected=(), is_good=is_good)
+
+
+def _context(turns: Sequence[Message]) -> list[Message]:
+    """Return turns that are only read."""
+    return [{**turn, "weight": 0} for turn in turns]
 
 
 def read_rows(path: Path, part: str = "training", *, with_bad: bool = False) -> list[TrainingRow]:

@@ -5,6 +5,7 @@ Also tokenise a prompt for the inference service to continue.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import partial
 from itertools import islice
 
@@ -17,6 +18,7 @@ from studio.protocols.tokenizer_service import (
     PackedExample,
     PackedRow,
     PromptTokens,
+    RejectedPreview,
     RowLengths,
     TemplatePreview,
     TemplatePreviews,
@@ -28,7 +30,14 @@ from studio.protocols.tokenizer_service import (
 from studio.training.data import chat_templates, packing, prompt_answer
 from studio.training.data.chat_templates import ChatTemplate, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
-from studio.training.data.rows import TrainingRow, is_rated_bad, to_training_row
+from studio.training.data.rows import (
+    TrainingRow,
+    chosen_answer,
+    is_rated_bad,
+    rated_answer,
+    rejected_answer,
+    to_training_row,
+)
 
 _TITLES: dict[TemplateSource, str] = {
     "model": "The model's own",
@@ -38,6 +47,8 @@ _TITLES: dict[TemplateSource, str] = {
 }
 _PREVIOUS_ROW_TOKENS = 40
 """How many tokens of the previous row are shown: only its end matters."""
+
+_PAIR_NOTE = "Supervised training learns from the better answer only; other methods compare both."
 
 _TokenIterator = Callable[..., Iterator[Token]]
 
@@ -63,12 +74,16 @@ def preview_tokens(
 
     """
     row = _parse_row(request)
-    if row is None:
+    if is_rated_bad(row) and not request.with_bad:
         return _empty_preview("This answer was rated bad, so nothing in this row is trained on.")
     template = packing.load_template(request, [row], tokenizer)
     show = partial(
         _iter_tokens, template=template, tokenizer=tokenizer, max_length=request.max_length
     )
+    if row.rejected and request.with_bad:
+        return _build_pair(request, row, template, tokenizer, show)
+    if row.is_good is not None and request.with_bad:
+        row = rated_answer(row)
     (labelled,) = label_rows([row], template, tokenizer)
     preview = _build_preview(request, row, labelled, list(show(row, labelled)))
     if sizes is None or not preview.learnt:
@@ -96,7 +111,7 @@ def preview_templates(
     The requested template is skipped: it may be the one that has just failed, after a long time.
     """
     row = _parse_row(request)
-    if row is None or row.text is not None or not cut_after_last_answer(row).messages:
+    if row.text is not None or not cut_after_last_answer(row).messages:
         row = _EXAMPLE_ROW
     own_template, eos_token = tokenizer.chat_template, tokenizer.eos_token
     previews: list[TemplatePreview] = []
@@ -106,16 +121,80 @@ def preview_templates(
     return TemplatePreviews(has_own=bool(own_template), choices=previews)
 
 
-def _parse_row(request: TokenizerRequest) -> TrainingRow | None:
+def _parse_row(request: TokenizerRequest) -> TrainingRow:
     try:
-        row = to_training_row(request.row, request.number, "training")
+        return to_training_row(request.row, request.number, "training")
     except ValueError as error:
         raise InvalidError(
             f"This row cannot be used for training: {error}.",
             hint="A row must be a conversation (messages) or text.",
             param="row",
         ) from error
-    return None if is_rated_bad(row) else row
+
+
+def _build_pair(
+    request: TokenizerRequest,
+    row: TrainingRow,
+    template: ChatTemplate | None,
+    tokenizer: PreTrainedTokenizerBase,
+    show: _TokenIterator,
+) -> TokenPreview:
+    """Preview both answers of a preference, with the tokens marked that only one of them has."""
+    rows = [chosen_answer(row), rejected_answer(row)]
+    chosen, rejected = label_rows(rows, template, tokenizer)
+    tokens, other_tokens = mark_differences(
+        *(list(show(*one)) for one in zip(rows, (chosen, rejected), strict=True))
+    )
+    preview = _build_preview(request, rows[0], chosen, tokens)
+    other = _build_preview(request, rows[1], rejected, other_tokens)
+    return preview.model_copy(
+        update={
+            "rejected": RejectedPreview(
+                **{name: getattr(other, name) for name in RejectedPreview.model_fields}
+            ),
+            "prompt_turns": row.prompt_turns,
+            "sentences": [_PAIR_NOTE],
+            "warnings": list(_pair_warnings(chosen, rejected, request.max_length)),
+        }
+    )
+
+
+def mark_differences(
+    chosen: Sequence[Token], rejected: Sequence[Token]
+) -> tuple[list[Token], list[Token]]:
+    """Return the tokens of two answers, marked where they differ."""
+    marked = [list(chosen), list(rejected)]
+    ids, other_ids = ([token.id for token in tokens] for tokens in marked)
+    for tag, *edges in SequenceMatcher(None, ids, other_ids).get_opcodes():
+        if tag == "equal":
+            continue
+        for tokens, start, end in zip(marked, edges[::2], edges[1::2], strict=True):
+            tokens[start:end] = [
+                token.model_copy(update={"differs": True}) for token in tokens[start:end]
+            ]
+    return marked[0], marked[1]
+
+
+def _pair_warnings(chosen: LabelledRow, rejected: LabelledRow, max_length: int) -> Iterator[str]:
+    """Yield why a run leaves the pair out, or what it does not read of it."""
+    answers = (chosen, rejected)
+    cut = [max(0, len(answer.ids) - max_length) for answer in answers]
+    if not all(_count_trained(answer, 1, max_length) for answer in answers):
+        yield (
+            f"The prompt fills the limit of {max_length:,} tokens, so an answer is cut off "
+            "completely. Training leaves this pair out."
+        )
+    elif chosen.ids[:max_length] == rejected.ids[:max_length]:
+        yield (
+            f"Both answers are equal up to the limit of {max_length:,} tokens. Training leaves "
+            "this pair out."
+            if any(cut)
+            else "Both answers are equal. Training leaves this pair out."
+        )
+    elif any(cut):
+        yield (
+            f"{cut[0]:,} tokens of the better answer and {cut[1]:,} of the worse one are truncated."
+        )
 
 
 def _held_out_note(request: TokenizerRequest, sizes: RowLengths) -> str:
@@ -202,6 +281,7 @@ def _build_preview(
         template=request.chat_template if row.text is None else None,
         sentences=list(_notes(request, row)),
         warnings=list(_warnings(labelled, max_length)),
+        is_good=row.is_good,
     )
 
 
@@ -213,6 +293,8 @@ def _count_trained(labelled: LabelledRow, start: int, end: int | None) -> int:
 def _notes(request: TokenizerRequest, row: TrainingRow) -> Iterator[str]:
     if row.text is not None:
         yield "Text without turns: every token is trained on, and no chat template is used."
+    if row.is_good is False:
+        yield "This answer is rated bad: supervised training leaves it out."
     if "chosen" in request.row:
         yield "Only the chosen answer of this pair is trained on."
     left_out = len(row.messages) - len(cut_after_last_answer(row).messages)
@@ -292,7 +374,7 @@ def tokenise_row(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) 
 
     """
     row = _parse_row(request)
-    if row is None:
+    if is_rated_bad(row):
         raise InvalidError("This row is not trained on.", hint="Send a conversation or a text.")
     template = packing.load_template(request, [row], tokenizer)
     (labelled,) = label_rows([row], template, tokenizer)

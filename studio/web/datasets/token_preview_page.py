@@ -15,6 +15,7 @@ from studio.db.session import read_session
 from studio.errors import InvalidError, StudioError
 from studio.protocols.tokenizer_service import (
     PackedRow,
+    RejectedPreview,
     TemplatePreviews,
     TemplateSource,
     Token,
@@ -57,6 +58,8 @@ class PreviewQuery(BaseModel):
     """Which row to go to, relative to `row`."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)
     chat_template: TemplateSource = "model"
+    method: str = Field(default="", max_length=100)
+    """Of the form; without one, both answers of a pair are shown."""
     packing: bool = False
     validation_share: float = Field(default=0.05, gt=0, le=0.5)
     seed: int = Field(default=42, ge=0, lt=2**32)
@@ -65,19 +68,35 @@ class PreviewQuery(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSpan:
-    """Consecutive tokens that are all trained on or not, and all truncated or not."""
+    """Consecutive tokens that are trained on, truncated and different, or are not."""
 
     is_trained_on: bool
     is_truncated: bool
     starts_truncation: bool
     """Whether truncation starts right before it."""
+    differs: bool
+    """Whether the other answer of the pair lacks these tokens."""
     tokens: list[Token]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTurn:
+    number: int
+    """Its index in the conversation."""
     role: str
     spans: list[TokenSpan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerColumn:
+    """One of the two answers of a pair."""
+
+    is_better: bool
+    summary: str
+    cut_at: int | None
+    turns: list[TokenTurn]
+    hidden: int
+    """How many of its tokens are not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +112,24 @@ class TokenPanel:
     def token_summary(self) -> str:
         """Summarise the row's tokens in one line: total, trained on, truncated."""
         assert self.tokens is not None  # noqa: S101 -- drawn only if there are tokens
-        tokens = self.tokens
-        total = ngettext("%(count)s token", "%(count)s tokens", tokens.total)
-        return gettext("%(total)s · %(trained)s trained on · %(cut)s truncated") % {
-            "total": total % {"count": formatting.number(tokens.total)},
-            "trained": formatting.number(tokens.learnt),
-            "cut": formatting.number(tokens.cut),
-        }
+        return _token_summary(self.tokens)
+
+    @property
+    def prompt(self) -> list[TokenTurn]:
+        """Return the turns that are shown once: of a pair, those before the answers."""
+        if self.tokens is None or self.tokens.rejected is None:
+            return self.turns
+        return [turn for turn in self.turns if turn.number < self.tokens.prompt_turns]
+
+    @property
+    def columns(self) -> list[AnswerColumn]:
+        """Return both answers of a pair, the better one first; none for other rows."""
+        if self.tokens is None or self.tokens.rejected is None:
+            return []
+        return [
+            _answer_column(self.tokens, self.tokens.prompt_turns, is_better=True),
+            _answer_column(self.tokens.rejected, self.tokens.prompt_turns, is_better=False),
+        ]
 
     @property
     def packing_summary(self) -> str:
@@ -164,6 +194,7 @@ def load_preview(engine: Engine, settings: Settings, params: Mapping[str, Any]) 
                 row,
                 max_length=query.max_length,
                 chat_template=query.chat_template,
+                method=query.method,
             )
         if query.packing:
             validation_split = query.validation_share, query.seed
@@ -214,13 +245,34 @@ def _template_choices(
         return None
 
 
-def _token_turns(preview: TokenPreview) -> list[TokenTurn]:
+def _token_summary(tokens: TokenPreview | RejectedPreview) -> str:
+    total = ngettext("%(count)s token", "%(count)s tokens", tokens.total)
+    return gettext("%(total)s · %(trained)s trained on · %(cut)s truncated") % {
+        "total": total % {"count": formatting.number(tokens.total)},
+        "trained": formatting.number(tokens.learnt),
+        "cut": formatting.number(tokens.cut),
+    }
+
+
+def _answer_column(
+    preview: TokenPreview | RejectedPreview, prompt_turns: int, *, is_better: bool
+) -> AnswerColumn:
+    return AnswerColumn(
+        is_better=is_better,
+        summary=_token_summary(preview),
+        cut_at=preview.cut_at,
+        turns=[turn for turn in _token_turns(preview) if turn.number >= prompt_turns],
+        hidden=preview.total - len(preview.tokens),
+    )
+
+
+def _token_turns(preview: TokenPreview | RejectedPreview) -> list[TokenTurn]:
     turns: list[TokenTurn] = []
     was_cut = False
     for number, tokens in groupby(preview.tokens, key=lambda token: token.turn):
         spans: list[TokenSpan] = []
-        for (learnt, cut), span_tokens in groupby(
-            tokens, key=lambda token: (token.learnt, token.cut)
+        for (learnt, cut, differs), span_tokens in groupby(
+            tokens, key=lambda token: (token.learnt, token.cut, token.differs)
         ):
             begins_cut, was_cut = cut and not was_cut, cut
             spans.append(
@@ -228,11 +280,12 @@ def _token_turns(preview: TokenPreview) -> list[TokenTurn]:
                     is_trained_on=learnt,
                     is_truncated=cut,
                     starts_truncation=begins_cut,
+                    differs=differs,
                     tokens=list(span_tokens),
                 )
             )
         role = preview.roles[number] if number < len(preview.roles) else "text"
-        turns.append(TokenTurn(role=role, spans=spans))
+        turns.append(TokenTurn(number=number, role=role, spans=spans))
     return turns
 
 
@@ -284,6 +337,7 @@ def _preview_query(posted: Mapping[str, Any]) -> dict[str, Any]:
     params = {
         "model": posted.get("base_model"),
         "dataset": posted.get("dataset"),
+        "method": posted.get("method"),
         "row": preview_fields.get("row"),
         "step": preview_fields.get("step"),
         "max_length": data.get("max_length"),

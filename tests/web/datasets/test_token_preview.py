@@ -111,6 +111,63 @@ def test_run_of_base_model_needs_chat_template(client: TestClient) -> None:
     assert chosen.url.path == "/runs/1"
 
 
+PAIRS = (
+    '{"prompt": "Name a fruit.", "chosen": "A pear.", "rejected": "A bear, or so."}\n'
+    '{"prompt": "Name a bird.", "chosen": "A swan.", "rejected": "A swan. Or a swamp."}\n'
+)
+
+
+@pytest.mark.usefixtures("model")
+def test_pair_is_shown_in_two_columns(client: TestClient) -> None:
+    client.post("/api/v1/datasets", files={"file": ("pairs.jsonl", PAIRS.encode())})
+
+    page = parse_page(client.get("/datasets/2/sight?model=spoken").text)
+
+    better, worse = (
+        one
+        for one in page.one(class_="answers").all("section")
+        if "aria-labelledby" in one.attributes
+    )
+    assert [written(one) for one in better.all("b")] == ["p"]
+    assert [written(one) for one in worse.all("b")] == ["b", ", or so"]
+    assert "8 trained on" in better.text
+    assert "15 trained on" in worse.text
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(("method", "columns"), [("dpo", 1), ("kto", 1), ("sft", 0)])
+def test_form_shows_of_pair_what_its_method_reads(
+    client: TestClient, method: str, columns: int
+) -> None:
+    client.post("/api/v1/datasets", files={"file": ("pairs.jsonl", PAIRS.encode())})
+    posted = parse_page(client.get(f"/new?method={method}").text).one(id="form")
+
+    node = parse_page(
+        client.post(
+            "/new/sight",
+            data=dict(form_fields(posted)) | {"base_model": "spoken", "dataset": "pairs"},
+        ).text
+    )
+
+    assert len(node.all(class_="answers")) == columns
+
+
+@pytest.mark.usefixtures("model")
+def test_rated_answer_is_shown_with_its_rating(client: TestClient) -> None:
+    rows = '{"prompt": "Name a fruit.", "completion": "A bear.", "label": false}\n'
+    rows += '{"prompt": "Name a fruit.", "completion": "A pear.", "label": true}\n'
+    client.post("/api/v1/datasets", files={"file": ("rated.jsonl", rows.encode())})
+
+    bad, good = (
+        parse_page(client.get(f"/datasets/2/sight?model=spoken&row={row}").text).one(id="sight")
+        for row in (1, 2)
+    )
+
+    assert "rated bad" in bad.text
+    assert learnt(bad) == ["A bear.<|im_end|>"]
+    assert "rated good" in good.text
+
+
 @pytest.mark.usefixtures("model")
 def test_text_dataset_needs_no_template(client: TestClient) -> None:
     rows = '{"text": "So it goes, and so it went."}\n' * 3

@@ -38,6 +38,9 @@ class PreviewSettings(Body):
     """The base model, by the name that recipes use."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)
     chat_template: TemplateSource = "model"
+    method: str = Field(default="", max_length=100)
+    """The method that reads the row. Without one, both answers of a pair are returned, and answers
+    that are rated bad."""
 
 
 class PreviewQuery(PreviewSettings):
@@ -103,6 +106,7 @@ def _preview_request(
         row,
         max_length=settings.max_length,
         chat_template=settings.chat_template,
+        method=settings.method,
     )
 
 
