@@ -51,6 +51,8 @@ _MAX_CLASSES = 50
 """With at most this many distinct answers, they count as classes."""
 _MIN_ROWS = 20
 """Minimum number of rows for shares to be meaningful."""
+_MAX_QUOTED = 5
+"""Labels named in a message."""
 _MAX_CLASS_RATIO = 20
 """Maximum ratio of the most frequent to the rarest class."""
 _MAX_RATING_RATIO = 10
@@ -115,6 +117,7 @@ def _check_parts(
         findings += [
             *_part_findings(validation_scan, "validation"),
             *_overlap_findings(train_scan, validation_scan),
+            *_class_part_findings(train_scan, validation_scan),
         ]
         parts.append(
             (validation, "validation", validation_scan.sample, _main_script(validation_scan))
@@ -156,6 +159,11 @@ class _PartScan:
     answers: dict[str, _RowNumbers] = field(default_factory=dict)
     """Collected only while there are few."""
     labels: Counter[bool] = field(default_factory=Counter)
+    labels_listed: dict[str, _RowNumbers] = field(default_factory=dict)
+    """By label, of rows that may have several. Collected only while there are few."""
+    better_hashes: "array[int]" = field(default_factory=lambda: array("q"))
+    """A hash of the prompt with the better answer, of pairs."""
+    worse_hashes: "array[int]" = field(default_factory=lambda: array("q"))
     pairs: int = 0
     longer: _RowNumbers = field(default_factory=_RowNumbers)
     """Pairs whose better answer is longer than the worse."""
@@ -164,6 +172,15 @@ class _PartScan:
     def usable(self) -> int:
         """The number of rows SFT trains on: those not rated bad."""
         return self.labels[True] if self.labels else self.rows
+
+    @property
+    def classes(self) -> dict[str, _RowNumbers]:
+        """The rows of each label; empty if the answers are no labels."""
+        if self.labels_listed:
+            return self.labels_listed if len(self.labels_listed) <= _MAX_CLASSES else {}
+        is_class = not self.pairs and not self.labels
+        few = len(self.answers) <= min(_MAX_CLASSES, self.rows / 4)
+        return self.answers if is_class and few and self.rows >= _MIN_ROWS else {}
 
     def add(self, line: bytes) -> None:
         row: dict[str, Any] = _DECODER.raw_decode(line.decode())[0]
@@ -184,10 +201,17 @@ class _PartScan:
             self.answers.setdefault(last_answer(row)[:100], _RowNumbers()).note(self.rows)
         if "label" in row:
             self.labels[row["label"]] += 1
+        for label in row.get("labels", ()) if len(self.labels_listed) <= _MAX_CLASSES else ():
+            self.labels_listed.setdefault(label, _RowNumbers()).note(self.rows)
         if "rejected" in row:
-            self.pairs += 1
-            if answer_chars(row, "chosen") > answer_chars(row, "rejected"):
-                self.longer.note(self.rows)
+            self._add_pair(row)
+
+    def _add_pair(self, row: Mapping[str, Any]) -> None:
+        self.pairs += 1
+        self.better_hashes.append(_hash_answered(row, "chosen"))
+        self.worse_hashes.append(_hash_answered(row, "rejected"))
+        if answer_chars(row, "chosen") > answer_chars(row, "rejected"):
+            self.longer.note(self.rows)
 
     @staticmethod
     def _question_hash(row: Mapping[str, Any]) -> int:
@@ -209,6 +233,10 @@ class _PartScan:
 
     def _note(self, code: str) -> None:
         self.suspicions.setdefault(code, _RowNumbers()).note(self.rows)
+
+
+def _hash_answered(row: Mapping[str, Any], answer: str) -> int:
+    return hash(json.dumps([row["messages"], row[answer]]))
 
 
 def _scan_part(path: Path, on_progress: Callable[[int], None]) -> _PartScan:
@@ -347,8 +375,44 @@ def _one_sided_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     yield Finding(code="one_sided", message=message, count=min(good, bad), rows=[], part=part)
 
 
+def _class_part_findings(train_scan: _PartScan, validation_scan: _PartScan) -> Iterator[Finding]:
+    """Report labels that only one of the parts has."""
+    trained = train_scan.classes
+    measured = validation_scan.labels_listed or validation_scan.answers
+    if not trained or len(measured) > _MAX_CLASSES:
+        return
+    if missing := sorted(trained.keys() - measured.keys()):
+        names = _quote(missing)
+        message = f"No validation row has the class {names}, so no metric shows if it is learned"
+        yield _class_finding("unmeasured_classes", message, trained, missing)
+    if unseen := sorted(measured.keys() - trained.keys()):
+        names = _quote(unseen)
+        message = f"No training row has the class {names}, so the model cannot learn it"
+        yield _class_finding("unseen_classes", message, measured, unseen, "validation")
+
+
+def _quote(classes: list[str]) -> str:
+    more = ["…"] if len(classes) > _MAX_QUOTED else []
+    return ", ".join([*(f"“{one}”" for one in classes[:_MAX_QUOTED]), *more])
+
+
+def _class_finding(
+    code: str,
+    message: str,
+    rows_by_class: Mapping[str, _RowNumbers],
+    classes: list[str],
+    part: Part = "train",
+) -> Finding:
+    rows = sorted({row for one in classes for row in rows_by_class[one].rows})[:MAX_LISTED_ROWS]
+    return Finding(code=code, message=message, count=len(rows), rows=rows, part=part)
+
+
 def _pair_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
-    """Report that the better answer is nearly always the longer one."""
+    """Report pairs that contradict each other, and that the better answer is mostly longer."""
+    count, twins = find_common(scan.better_hashes, scan.worse_hashes, MAX_LISTED_ROWS)
+    if count:
+        message = "The better answer of one row is the worse answer of another, after one prompt"
+        yield _repetition_finding("contradiction", message, count, twins, part)
     if scan.pairs < _MIN_ROWS or scan.longer.count < _LONGER_SHARE * scan.pairs:
         return
     share = 100 * scan.longer.count // scan.pairs

@@ -39,6 +39,9 @@ LONG_BYTES = 4 * LONG_TOKENS
 """About the same length in bytes: in most languages and scripts, a token is three to five bytes of
 UTF-8."""
 
+_SAID = re.compile(r"\d+|[^\W\d_]")
+"""What a text says: its letters and whole numbers."""
+
 _SAMPLED_LETTERS = 60
 """Letters sampled to detect the script of a row."""
 
@@ -173,6 +176,18 @@ def is_equal_pair(row: Row) -> bool:
     return better == worse
 
 
+def is_similar_pair(row: Row) -> bool:
+    """Whether both answers of a preference differ, but not in their letters and digits."""
+    if "rejected" not in row or is_equal_pair(row):
+        return False
+    better, worse = (
+        [(turn["role"], _SAID.findall(turn["content"].casefold())) for turn in row[part]]
+        for part in ("chosen", "rejected")
+    )
+    has_calls = any("tool_calls" in turn for turn in (*row["chosen"], *row["rejected"]))
+    return better == worse and not has_calls and any(letters for _role, letters in better)
+
+
 def answer_chars(row: Row, part: str) -> int:
     """Return how long one of the two answers of a preference is, in characters."""
     return sum(len(turn["content"]) for turn in row[part])
@@ -187,6 +202,10 @@ ROW_CHECKS: dict[str, tuple[str, Callable[[Row], bool]]] = {
     "equal_pair": (
         "The better and the worse answer are equal; methods that compare them leave such rows out",
         is_equal_pair,
+    ),
+    "similar_pair": (
+        "The better and the worse answer differ only in case, spaces or punctuation",
+        is_similar_pair,
     ),
 }
 """Checks of whole rows."""
@@ -211,6 +230,7 @@ _TWIN_MESSAGES = {
     "duplicates": "Identical to row {row}.",
     "same_question": "Asks the same as row {row}.",
     "overlap": "Asks the same as training row {row}.",
+    "contradiction": "Its better answer is the worse one of row {row}.",
 }
 
 

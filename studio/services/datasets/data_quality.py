@@ -33,7 +33,9 @@ DUPLICATE_CODES: dict[str, Literal["exact", "question"]] = {
 }
 """Findings that keep the first of each group of rows, and their mapping option."""
 
-_IMBALANCE_CODES = {"uneven_classes", "one_answer", "one_sided", "longer_is_better"}
+_IMBALANCE_CODES = {
+    *("uneven_classes", "one_answer", "one_sided", "longer_is_better", "unmeasured_classes")
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

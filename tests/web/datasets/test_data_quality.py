@@ -1,6 +1,8 @@
 """What is suspicious in a data set: on its page, over REST, and in the way of a start."""
 
+import io
 import json
+import zipfile
 from typing import Any
 
 import pytest
@@ -198,3 +200,32 @@ def test_non_blocking_finding_becomes_plan_warning(client: TestClient) -> None:
 
     assert planned["refusals"] == []
     assert "1 issue in this dataset." in planned["warnings"]
+
+
+def test_labels_of_spreadsheets_from_elsewhere_are_checked_across_parts(
+    client: TestClient,
+) -> None:
+    """Encodings, separators and the casing of labels differ, as in files that people bring."""
+    train = "\r\n".join(
+        [
+            "TEXT;Label",
+            *(f"Un écran {i} a été livré cassé;{('Défaut', 'Retard')[i % 2]}" for i in range(40)),
+        ]
+    )
+    held = "\n".join(
+        ["TEXT,Label", *(f"Boîte {i} ouverte,{('Défaut', 'retard')[i % 2]}" for i in range(4))]
+    )
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("train.csv", train.encode("cp1252"))
+        archive.writestr("test.csv", held.encode("utf-16"))
+
+    answer = client.post(API, files={"file": ("labels.zip", packed.getvalue())})
+    assert answer.status_code == 201, answer.text
+    made = answer.json()
+
+    found = {one["code"]: one for one in made["findings"]}
+    assert made["shape"] == "classification"
+    assert "“Retard”" in found["unmeasured_classes"]["message"]
+    assert "“retard”" in found["unseen_classes"]["message"]
+    assert found["unseen_classes"]["rows"] == [2, 4]

@@ -209,3 +209,69 @@ def test_rated_answers_to_one_question_are_no_finding(found: Any) -> None:  # no
     rows = [pair(f"Question {i // 2}?", f"Answer {i}.") | {"label": i % 2 == 0} for i in range(40)]
 
     assert found(rows) == {}
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "is_found"),
+    [
+        ("It is Paris.", "it is paris", True),
+        ("对、是北京。", "对是北京!", True),
+        ("It is Paris.", "It is Parts.", False),
+        ("It is 1.5", "It is 15.", False),
+        ("...", "!", False),
+    ],
+)
+def test_pair_that_differs_in_punctuation_alone_is_reported(
+    found: Any,  # noqa: ANN401 -- see above
+    better: str,
+    worse: str,
+    *,
+    is_found: bool,
+) -> None:
+    rows = [preference(i, f"Right {i}.", f"Wrong, {i}.") for i in range(12)]
+    told = found([*rows, preference(12, better, worse)])
+
+    assert [one.rows for code, one in told.items() if code == "similar_pair"] == [[13]] * is_found
+
+
+def test_pairs_that_contradict_each_other_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
+    rows = [preference(i, f"Right {i}.", f"Wrong, {i}.") for i in range(12)]
+    told = found([*rows, preference(3, "Wrong, 3.", "Perhaps 3.")])["contradiction"]
+
+    assert (told.count, told.rows) == (1, [13])
+    assert told.message.startswith("The better answer of one row is the worse answer of another")
+
+
+def labelled(*labels: str) -> list[Row]:
+    """Return twelve texts for each label, and a list of labels where it has several."""
+    rows = []
+    for i in range(12 * len(labels)):
+        label = labels[i % len(labels)]
+        names = {"labels": label.split("+")} if "+" in label else {}
+        rows.append(pair(f"Text {i} of {len(labels)}", label.replace("+", ", ")) | names)
+    return rows
+
+
+def test_class_that_one_part_lacks_is_reported(found: Any) -> None:  # noqa: ANN401 -- see above
+    held = [pair(f"Other text {i}", ("sport", "天气")[i % 2]) for i in range(6)]
+    told = found(labelled("sport", "Sport", "news"), held)
+
+    unmeasured, unseen = told["unmeasured_classes"], told["unseen_classes"]
+    assert (unmeasured.part, unmeasured.count) == ("train", 24)
+    assert "“Sport”, “news”" in unmeasured.message
+    assert (unseen.part, unseen.rows) == ("validation", [2, 4, 6])
+    assert "“天气”" in unseen.message
+
+
+def test_labels_of_a_list_count_one_by_one(found: Any) -> None:  # noqa: ANN401 -- see above
+    held = [pair(f"Other {i}", "a") | {"labels": ["a"]} for i in range(6)]
+    told = found(labelled("a+b", "a+c"), held)
+
+    assert "“b”, “c”" in told["unmeasured_classes"].message
+    assert "unseen_classes" not in told
+
+
+def test_answers_that_are_no_classes_lack_none(found: Any) -> None:  # noqa: ANN401 -- see above
+    told = found(several(40), [pair(f"And {i}?", f"Then {i}.") for i in range(40)])
+
+    assert told == {}
