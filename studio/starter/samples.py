@@ -1,22 +1,26 @@
 """Sample data for each kind of method, made of the rows of the starter.
 
 A good answer is the starter's own. A bad one is the answer to another question that begins with the
-same word: just as fluent, but wrong here.
+same word: just as fluent, but wrong here. The label of a question is what it asks for, and its number
+is how long the answer is.
 """
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from studio import starter
 
-SampleName = Literal["comparisons", "ratings"]
+SampleName = Literal["comparisons", "ratings", "labels", "numbers"]
 SAMPLES: dict[SampleName, str] = {
     "comparisons": "For each question, an answer that is right and one that is wrong.",
     "ratings": "Questions with one answer each, rated good or bad.",
+    "labels": "Questions with one label each: what they ask for.",
+    "numbers": "Questions with one number each: how many words the answer has.",
 }
 """What the rows of each sample are."""
 
@@ -27,7 +31,7 @@ def filename(name: SampleName) -> str:
 
 def write(name: SampleName, path: Path) -> None:
     """Write a sample as JSON lines; it is always the same."""
-    rows = _comparisons() if name == "comparisons" else _ratings()
+    rows = _ROWS[name]()
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
@@ -55,6 +59,49 @@ def _ratings() -> Iterator[dict[str, Any]]:
         is_good = number % 2 == 0
         completion = row["chosen"] if is_good else row["rejected"]
         yield {"prompt": row["prompt"], "completion": completion, "label": is_good}
+
+
+_LABELS = {
+    "make polite": r"Could you please ",
+    "find the feeling": r"(Positive|Negative)\.",
+    "name the capital": r".*capital of ",
+    "fill in a form": r"name: ",
+    "find the opposite": r"The opposite of ",
+    "find the plural": r"The plural of ",
+    "compare numbers": r"The larger number ",
+    "rewrite a date": r"[A-Z][a-z]+ \d+, \d{4}$",
+    "find the name": r"\w+$",
+    "name the group": r"An? .* is an? ",
+    "make short": r".* bought ",
+}
+"""What a question asks for, and how the answer begins."""
+
+
+def _labels() -> Iterator[dict[str, Any]]:
+    """Yield rows of a text and its label."""
+    for prompt, answer in _exchanges():
+        yield {"text": prompt, "label": _label_of(prompt, answer)}
+
+
+def _label_of(prompt: str, answer: str) -> str:
+    if "past tense" in prompt or "happened yesterday" in prompt:
+        return "put in the past"
+    fitting = (label for label, beginning in _LABELS.items() if re.match(beginning, answer))
+    return next(fitting, "find a fact")
+
+
+def _numbers() -> Iterator[dict[str, Any]]:
+    """Yield rows of a text and its number."""
+    for prompt, answer in _exchanges():
+        yield {"text": prompt, "number": len(answer.split())}
+
+
+_ROWS: dict[SampleName, Callable[[], Iterator[dict[str, Any]]]] = {
+    "comparisons": _comparisons,
+    "ratings": _ratings,
+    "labels": _labels,
+    "numbers": _numbers,
+}
 
 
 def _exchanges() -> Iterator[tuple[str, str]]:

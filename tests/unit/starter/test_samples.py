@@ -1,6 +1,7 @@
 """The included samples: complete, always the same, and read as what they are for."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,29 @@ def test_sample_is_the_same_each_time(name: SampleName, tmp_path: Path) -> None:
     assert rows(name, tmp_path) == rows(name, tmp_path / "again")
 
 
-@pytest.mark.parametrize(("name", "shape"), [("comparisons", "preference"), ("ratings", "judged")])
+def test_labels_are_a_few_of_many_rows_each(tmp_path: Path) -> None:
+    counts = Counter(row["label"] for row in rows("labels", tmp_path))
+
+    assert len(counts) == 13
+    assert min(counts.values()) > 50
+    assert counts["find a fact"] < 300
+
+
+def test_numbers_are_lengths_of_answers(tmp_path: Path) -> None:
+    found = {row["number"] for row in rows("numbers", tmp_path)}
+
+    assert found == {1, 3, 4, 5, 6, 7, 8, 9, 10}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("comparisons", "preference"),
+        ("ratings", "judged"),
+        ("labels", "classification"),
+        ("numbers", "regression"),
+    ],
+)
 def test_columns_are_detected(name: SampleName, shape: str, tmp_path: Path) -> None:
     samples.write(name, tmp_path / "rows.jsonl")
     source = SourceFile(path=tmp_path / "rows.jsonl", filename=samples.filename(name))
