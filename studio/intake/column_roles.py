@@ -97,7 +97,8 @@ def roles_for_shape(shape: ShapeName) -> tuple[ColumnRole, ...]:
             label=_ROLE_LABELS[name],
             required=all(name in roles for roles in needed),
             allows_several=name in _MULTI_COLUMN_ROLES
-            or (name == "prompt" and shape in _MULTI_COLUMN_PROMPTS),
+            or (name == "prompt" and shape in _MULTI_COLUMN_PROMPTS)
+            or (name == "label" and shape == "classification"),
         )
         for name in _SHAPE_ROLES[shape]
     )

@@ -45,6 +45,7 @@ class ProblemCode(StrEnum):
     FEW_ANSWERS = "few_answers", "At least two answers are required"
     BAD_SCORES = "bad_scores", "Each answer needs one numeric score or rank"
     BAD_LABEL = "bad_label", "The label must be good (true) or bad (false)"
+    NOT_AN_INDICATOR = "not_an_indicator", "A column of one label must hold 0 or 1"
     NOT_A_NUMBER = "not_a_number", "The value is not a number"
     ORPHAN = "orphan", "Its parent row is missing, so its thread has no start"
     CYCLE = "cycle", "Its parent rows form a loop"

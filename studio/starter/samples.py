@@ -1,8 +1,8 @@
 """Sample data for each kind of method, made of the rows of the starter.
 
 A good answer is the starter's own. A bad one is the answer to another question that begins with the
-same word: just as fluent, but wrong here. The label of a question is what it asks for, and its number
-is how long the answer is.
+same word: just as fluent, but wrong here. The label of a question is what it asks for, and its
+number is how long the answer is.
 """
 
 import json

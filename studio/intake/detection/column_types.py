@@ -7,10 +7,18 @@ from typing import Any
 
 from studio.intake.files.limits import MAX_COLUMNS
 from studio.intake.mapping import MAX_COLUMN_NAME_CHARS
-from studio.intake.row_formats.message_formats import is_number, parse_json_cell, to_text
+from studio.intake.row_formats.message_formats import (
+    is_number,
+    parse_json_cell,
+    parse_list_cell,
+    to_text,
+)
 
 _MAJORITY = 0.8
 """The share of values that decides the type of a column."""
+_FEW_ROWS = 20
+"""In so few rows, labels may not repeat."""
+_INDICATOR_VALUES = {"0", "1", "0.0", "1.0", "true", "false"}
 _MAX_LABELS = 100
 """A column with more distinct values does not hold labels."""
 
@@ -74,6 +82,21 @@ def is_label(values: Sequence[Any]) -> bool:
     distinct = set(scalars)
     has_few_values = 0 < len(distinct) <= min(_MAX_LABELS, max(2, len(scalars) // 2))
     return has_few_values and len(scalars) == len(values) and max(map(len, distinct)) <= _MAX_LABELS
+
+
+def is_label_list(values: Sequence[Any]) -> bool:
+    """Tell whether most values are lists of labels, of which there are few."""
+    lists = [found for value in values if isinstance(found := parse_list_cell(value), list)]
+    items = [item for found in lists for item in found]
+    if len(lists) < _MAJORITY * len(values) or not items:
+        return False
+    # Most texts have one label or two, so labels repeat less often than single ones.
+    return is_label(items) or (len(values) < _FEW_ROWS and is_label([*items, *items]))
+
+
+def is_indicator(values: Sequence[Any]) -> bool:
+    """Tell whether all values are 0 or 1, or true or false."""
+    return bool(values) and {to_text(value).lower() for value in values} <= _INDICATOR_VALUES
 
 
 def holds_message_lists(values: Sequence[Any], *keys: str) -> bool:

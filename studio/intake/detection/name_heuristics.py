@@ -13,7 +13,9 @@ from studio.intake.detection.column_types import (
     holds_message_lists,
     holds_squad_answers,
     is_boolean,
+    is_indicator,
     is_label,
+    is_label_list,
     is_numeric,
     is_text,
 )
@@ -61,7 +63,19 @@ _LABELLED_TEXTS = (
     "question",
 )
 _SENTENCE_PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
-_LABELS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "label_text")
+_LABELS = (
+    "label",
+    "labels",
+    "class",
+    "category",
+    "sentiment",
+    "intent",
+    "topic",
+    "label_text",
+    "tags",
+)
+_MIN_INDICATORS = 2
+"""Minimum number of columns of zeros and ones that count as labels."""
 _NUMBERS = ("score", "rating", "label", "stars", "value", "target", "number", "similarity")
 _SQUAD_QUESTION = (
     "If a question has several answers, the first is used; questions without an answer are left "
@@ -296,11 +310,27 @@ def _labelled_text_columns(table: ColumnTable) -> list[str]:
 
 def _match_classification(table: ColumnTable) -> ShapeMatch | None:
     texts, label = _labelled_text_columns(table), table.find_column(_LABELS)
-    if not texts or label is None or label in texts or not is_label(table.columns[label]):
+    if label is None:
+        return _match_indicators(table, texts)
+    if not texts or label in texts:
+        return None
+    if is_label_list(table.columns[label]):
+        reason = f"Column {label} holds lists of labels for {join_names(texts)}."
+        return ShapeMatch("classification", {"text": texts, "label": [label]}, reason, "sure")
+    if not is_label(table.columns[label]):
         return None
     different = len({str(value) for value in table.columns[label]})
     reason = f"Column {label} has {different} distinct values: labels for {join_names(texts)}."
     return ShapeMatch("classification", {"text": texts, "label": [label]}, reason, "sure")
+
+
+def _match_indicators(table: ColumnTable, texts: list[str]) -> ShapeMatch | None:
+    """Match one column of zeros and ones per label, as in data for several labels per text."""
+    labels = [name for name, values in table.columns.items() if is_indicator(values)]
+    if not texts or len(labels) < _MIN_INDICATORS:
+        return None
+    reason = f"Columns {join_names(labels)} are each 0 or 1: a label that each text has or has not."
+    return ShapeMatch("classification", {"text": texts, "label": labels}, reason, "likely")
 
 
 def _match_regression(table: ColumnTable) -> ShapeMatch | None:

@@ -1,5 +1,6 @@
 """Parse cells, turns, tools and tool calls: of OpenAI, ShareGPT and others, or as plain text."""
 
+import ast
 import json
 import math
 import re
@@ -24,6 +25,9 @@ MEDIA_PART_TYPE = re.compile(
     r"(?:input_?)?(?:image|img|audio|video|file|document|media)(?:_?(?:url|file|data|asset))?s?"
 )
 """Types of content parts that are not text: OpenAI's, Anthropic's, and those of processors."""
+_BETWEEN_TEXTS = re.compile(r"(?<=['\"])\s+(?=['\"])")
+_MAX_LIST_CHARS = 10_000
+"""A longer text that is not JSON is no list."""
 _TEXT_PART_TYPES = frozenset({"text", "input_text", "output_text", "refusal"})
 _REASONING_PART_TYPES = frozenset({"thinking", "reasoning"})
 
@@ -43,7 +47,7 @@ class MappedRow:
     def items(self, role: str) -> list[Any] | None:
         """Return the values of a list in the role's first column, or None if it holds no list."""
         columns = self._mapping.roles.get(role, [])
-        listed = parse_json_cell(self._values.get(columns[0])) if columns else None
+        listed = parse_list_cell(self._values.get(columns[0])) if columns else None
         if not isinstance(listed, list):
             return None
         return [self._replaced(columns[0], item) for item in listed]
@@ -183,6 +187,18 @@ def parse_json_cell(cell: Any) -> Any:  # noqa: ANN401 -- from a user's file
         return json.loads(cell)
     except (ValueError, RecursionError):
         return cell
+
+
+def parse_list_cell(cell: Any) -> Any:  # noqa: ANN401 -- from a user's file
+    """Return the list in a cell that holds JSON, or Python's or NumPy's text of a list."""
+    value = parse_json_cell(cell)
+    if not (isinstance(value, str) and value.lstrip().startswith("[")):
+        return value
+    try:
+        # NumPy writes no commas, and Python would join the texts.
+        return ast.literal_eval(_BETWEEN_TEXTS.sub(", ", value[:_MAX_LIST_CHARS].strip()))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return value
 
 
 def parse_tools(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401 -- from a user's file

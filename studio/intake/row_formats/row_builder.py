@@ -96,13 +96,26 @@ NO_LABEL = "none"
 
 
 def build_classification(cells: MappedRow, system: str) -> ConversationRow:
-    """Return a text with its label, or its list of labels, as the answer."""
+    """Return a text with its label, or its list of labels, as the answer.
+
+    Several columns hold whether a text has the label that each is named for.
+    """
     listed = cells.items("label")
+    by_column = cells.by_column("label")
+    if len(by_column) > 1:
+        listed = [column for column, value in by_column.items() if _parse_indicator(value)]
     if listed is None:
         return _build_answered(cells, system, to_text(cells.value("label")))
     labels = list(dict.fromkeys(label for item in listed if (label := to_text(item).strip())))
     row = _build_answered(cells, system, ", ".join(labels) or NO_LABEL)
     return {**row, "labels": labels}
+
+
+def _parse_indicator(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    verdict = _LABEL_VALUES.get(to_text(value).strip().lower())
+    if verdict is None:
+        raise UnusableRowError(ProblemCode.NOT_AN_INDICATOR)
+    return verdict
 
 
 def build_regression(cells: MappedRow, system: str) -> ConversationRow:

@@ -6,7 +6,10 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.intake.detection.row_shapes import detect_mapping
-from studio.intake.mapping import Split
+from studio.intake.mapping import Mapping, Split
+from studio.intake.problems import ProblemCode
+from studio.intake.row_formats.row_builder import build_row
+from studio.intake.row_formats.schema import UnusableRowError
 
 QUESTION = {"role": "user", "content": "a"}
 ANSWER = {"role": "assistant", "content": "b"}
@@ -118,6 +121,50 @@ def test_common_column_names_determine_row_shape(
 
     assert mapping.shape == name
     assert mapping.roles == {role: [column] for role, column in roles.items()}
+
+
+LISTS: list[list[object]] = [
+    [["sport", "news"], ["news"], []],
+    ['["sport", "news"]', '["news"]', "[]"],
+    ["['sport', 'news']", "['news']", "[]"],
+    ["['sport' 'news']", "['news']", "[]"],
+]
+"""Labels of three texts: in JSON Lines or Parquet, and as JSON, Python and NumPy write lists to a
+CSV file."""
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_lists_of_labels_are_detected_and_read(lists: list[object]) -> None:
+    rows = [{"Text": f"Text {i}", "Labels": lists[i % 3]} for i in range(12)]
+
+    found = detect_mapping(rows)
+    read = [build_row(found.mapping, row) for row in rows[:3]]
+
+    assert (found.mapping.shape, found.sureness) == ("classification", "sure")
+    assert [row.get("labels") for row in read] == [["sport", "news"], ["news"], []]
+
+
+def test_columns_of_zeros_and_ones_are_labels() -> None:
+    rows = [
+        {"id": 7000 + i, "comment": f"Text {i}", "toxic": str(i % 2), "Insult": float(i % 3 == 0)}
+        for i in range(12)
+    ]
+
+    mapping = detect_mapping(rows).mapping
+    read = [build_row(mapping, row) for row in rows[:4]]
+
+    assert mapping.shape == "classification"
+    assert mapping.roles == {"text": ["comment"], "label": ["toxic", "Insult"]}
+    assert [row.get("labels") for row in read] == [["Insult"], ["toxic"], [], ["toxic", "Insult"]]
+
+
+def test_other_value_in_column_of_one_label_is_no_row() -> None:
+    mapping = Mapping(shape="classification", roles={"text": ["t"], "label": ["a", "b"]})
+
+    with pytest.raises(UnusableRowError) as refused:
+        build_row(mapping, {"t": "Text", "a": 1, "b": "maybe"})
+
+    assert refused.value.code == ProblemCode.NOT_AN_INDICATOR
 
 
 def test_matching_parent_ids_are_detected_as_threads() -> None:
