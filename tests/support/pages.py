@@ -6,19 +6,24 @@ from typing import Literal
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
+from studio.db.tables import Run
 from studio.protocols.events import Event, Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.search_space import SearchSpace, Values
 from studio.services import experiments
+from studio.services.accounts import secrets
 from studio.services.compare import comparisons
 from studio.services.datasets import dataset_builds
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.exports import exports
+from studio.services.models import models, remote_code_trust
 from studio.services.runs import attempts, states
 from studio.services.sweeps import sweeps
 from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.services.tasks import tasks
+from studio.settings import Settings
 from tests.fakes.exporter import MEASURED
+from tests.unit.weights import safetensors_folders
 
 PAGES = (
     "/",
@@ -69,6 +74,8 @@ PAGES = (
     "/sweeps/new?from=experiment:1",
     "/models",
     "/models/1",
+    "/models/100",
+    "/models/101",
     "/queue",
     "/settings",
     "/settings/access",
@@ -101,6 +108,23 @@ def furnish(db: Session, home: Path) -> None:
     _add_exports(db, home / "runs")
     _add_datasets(db, home / "datasets")
     _add_sweep(db)
+    _add_coded_models(db, home / "models")
+    secrets.store(db, Settings(home=home), "webhook_url", "https://hooks.example.org/x", "ann")
+    failed = db.get(Run, 3)
+    if failed and failed.status is RunStatus.FAILED:
+        failed.checkpoint_step = 1
+
+
+def _add_coded_models(db: Session, folder: Path) -> None:
+    """Add a model that needs to run its own code, and one that may."""
+    for number, name in ((100, "coded"), (101, "coded and allowed")):
+        path = safetensors_folders.write(
+            folder / name, {"a": ("F32", [1.0, 2.0])}, auto_map={"AutoModelForCausalLM": "own.Own"}
+        )
+        (path / "own.py").write_text("# What a model brings.\n", encoding="utf-8")
+        model = models.add_folder(db, str(path))
+        model.id = number
+    remote_code_trust.grant(db, model, remote_code_trust.consent_revision(model))
 
 
 def _add_datasets(db: Session, folder: Path) -> None:

@@ -9,7 +9,8 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlmodel import Session
+from pydantic import SecretStr
+from sqlmodel import Session, col, select
 from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as Asked
@@ -20,22 +21,26 @@ from studio.db.owners import Actor, acting_as
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.db.summaries import SavedComparison, SavedView
-from studio.db.tables import Model, Study, Sweep, Worker
+from studio.db.tables import DatasetVersion, Model, Study, Sweep, Worker
 from studio.db.tasks import Export, LoadedModel, Task
-from studio.protocols.events import Event, Failed, Sampled
+from studio.protocols.events import Event, Failed, Finished, Sampled
 from studio.protocols.run_dir import RunDir
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services import experiments
+from studio.services.exports import exports
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.web.app import API, PAGES
 from studio.web.auth.route_table import RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
+from tests.fakes.exporter import MEASURED
 from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
 from tests.support.page_reader import Node, parse_page
 from tests.support.visitors import Visitors, make_visitors
+from tests.unit.weights import safetensors_folders
 
 WAYS = RouteTable((*PAGES, *API))
 Offer = tuple[str, str]
@@ -45,14 +50,14 @@ Offers = dict[str, dict[Offer, str]]
 
 LOOKED_AT = (
     *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
-    *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7))),
-    *("/runs/4/answers", "/runs/4/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
-    *("/runs/4/words", "/new", "/experiments/1", "/experiments/8"),
+    *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7, 8))),
+    *("/runs/4/answers", "/runs/5/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
+    *("/runs/4/words", "/new", "/experiments/1", "/experiments/9"),
     *("/sweeps", "/sweeps/1", "/sweeps/2", "/sweeps/new?from=run:4"),
     *("/reports/precision", "/reports/precision/1", "/reports/precision/new?from=run:4"),
     *("/datasets", "/datasets/2", "/datasets/2/mapping", "/datasets/2/stats"),
     *("/datasets/2?version=1", "/datasets/3/mapping", "/datasets?way=url", "/datasets/2/sight"),
-    *("/models", "/models/1", "/models/2", "/chores/1", "/chores/2"),
+    *("/models", *(f"/models/{number}" for number in (1, 2, 3, 4)), "/chores/1", "/chores/2"),
     *("/settings", "/settings/access", "/settings/people", "/settings/secrets", "/settings/log"),
     *("/palette", "/help/knobs/precision", "/help/tour", "/help", "/help/shortcuts", "/docs"),
     *("/runs", "/runs/2/line", "/runs/4/row", "/runs/1/parts/wait", "/runs/4/parts/answers"),
@@ -71,6 +76,7 @@ NO_PAGES = (
 """Files, redirects, and addresses that return no page to people who are signed in."""
 OF_DEVELOPERS = {"/style"}
 """Pages that only `STUDIO_DEVELOPMENT` shows, with nothing of the database."""
+CODE = {"AutoModelForCausalLM": "own.Own"}
 LOOKING = ("viewer", "owner", "another member", "administrator")
 ROWS = b'{"prompt": "Ring it", "completion": "Yes."}\n' * 3
 
@@ -80,16 +86,34 @@ def fill(db: Session, settings: Settings) -> None:
     make_run(db)
     make_running(db)
     states.move(db, make_running(db), RunStatus.PAUSED)
-    for step in (1, 2):
-        done = make_finished_run(db, adapter={"kind": "lora"})
+    for step, precision in ((1, "bf16"), (2, "fp32")):
+        done = make_finished_run(db, adapter={"kind": "lora"}, precision=precision)
+        done.metrics = done.metrics | {"eval_loss": 1.0 + step / 1000}
         done.tags, done.notes = ["good"], "Warmer.\nShorter."
         done.resolved = {"parameters": 1_001_000, "trainable_parameters": 1000}
         RunDir(settings.runs / str(done.id)).artifacts.mkdir(parents=True)
         words = {"prompt": "Q?", "reference": "R", "answer": f"A{step}"}
         told: list[Event] = [Sampled(stage="after", step=10, position=0, **words)]
         attempts.apply_events(db, done, told, 2000)
-    attempts.fail(db, make_running(db), Failed(code="model_not_found", message="It is gone."))
+    failed_run = make_running(db)
+    failed_run.checkpoint_step = 5
+    attempts.fail(db, failed_run, Failed(code="model_not_found", message="It is gone."))
     make_finished_run(db).deleted_at = now()
+    # An experiment of its own: run 8 scores texts.
+    make_finished_run(db, "scores").recipe = make_recipe(method="reward")
+    _add_groups(db)
+    failed: dict[str, Any] = {"status": TaskStatus.FAILED, "error_message": "It is gone."}
+    db.add(Task(kind="look", subject="dataset:9"))
+    db.add(Task(kind="look", subject="dataset:9", **failed))
+    db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
+    db.add(LoadedModel(worker="w", model="starter"))
+    experiments.create(db, "bare", make_recipe())
+    db.add(Model(name="far", kind="hub", location="org/far"))
+    _export(db, settings)
+
+
+def _add_groups(db: Session) -> None:
+    """Add what is about several runs, and an export that waits."""
     db.add_all([Export(run_id=4, kind="merged", dtype="bfloat16")])
     recipe = make_recipe()
     space = SEARCH_SPACE_ADAPTER.validate_python({"seed": {"values": [1, 2]}})
@@ -98,13 +122,16 @@ def fill(db: Session, settings: Settings) -> None:
         db.add(Sweep(experiment_id=1, strategy="grid", status=status, **about))
     db.add(Study(experiment_id=1, name="x", modes=["fp32", "bf16"], seeds=[1]))
     db.add_all([SavedComparison(name="x", query="runs=4,5"), SavedView(name="x", query="q=x")])
-    failed: dict[str, Any] = {"status": TaskStatus.FAILED, "error_message": "It is gone."}
-    db.add(Task(kind="look", subject="dataset:9"))
-    db.add(Task(kind="look", subject="dataset:9", **failed))
-    db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
-    db.add(LoadedModel(worker="w", model="starter"))
-    experiments.create(db, "bare", recipe)
-    db.add(Model(name="far", kind="hub", location="org/far"))
+
+
+def _export(db: Session, settings: Settings) -> None:
+    """Export a model that others may start from."""
+    task = exports.create(db, 5, "bfloat16", None, settings.runs)
+    tasks.start_work(task)
+    exports.apply_events(task, [Finished(metrics=MEASURED)], 1)
+    files = RunDir(settings.runs / "5").export(task.id or 0).files
+    files.mkdir(parents=True)
+    (files / "README.md").write_text("# A card\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +139,12 @@ def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Return a studio where all but the starter's is ann's."""
     folder = tmp_path_factory.mktemp("offered") / "home"
     shutil.copytree(furnished, folder)
-    settings = Settings(home=folder, allowed_hosts="testserver", hub_endpoint="http://127.0.0.1:9")
+    settings = Settings(
+        home=folder,
+        allowed_hosts="testserver",
+        hub_endpoint="http://127.0.0.1:9",
+        webhook_url=SecretStr("http://127.0.0.1:9/hook"),
+    )
     engine = open_home(settings)
     made = make_visitors(engine, settings, "accounts")
     ann = Actor(name="ann", account_id=made.account("ann", Role.MEMBER), is_limited=True)
@@ -123,8 +155,16 @@ def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         sent = browser.post("/api/v1/datasets", files={"file": (name, ROWS)}, data={"draft": draft})
         assert sent.status_code in {200, 201}, sent.text
     _act(browser)
+    _administer(made.person("root", Role.ADMINISTRATOR), folder)
+    with unit_of_work(engine) as db:
+        _first_version(db).findings = None
     yield made
     engine.dispose()
+
+
+def _first_version(db: Session) -> DatasetVersion:
+    chosen = select(DatasetVersion).where(DatasetVersion.dataset_id == 2)
+    return db.exec(chosen.order_by(col(DatasetVersion.number))).all()[0]
 
 
 def _act(browser: TestClient) -> None:
@@ -135,6 +175,23 @@ def _act(browser: TestClient) -> None:
     ):
         answer = browser.post(address, json=sent)
         assert answer.status_code == 201, (address, answer.text)
+
+
+def _administer(browser: TestClient, folder: Path) -> None:
+    """Set a secret, and bring two models with code of their own, one of which may run it."""
+    for name in ("coded", "allowed"):
+        path = safetensors_folders.write(folder / name, {"a": ("F32", [1.0, 2.0])}, auto_map=CODE)
+        (path / "own.py").write_text("print('mine')")
+        brought = browser.post("/models/folder", data={"folder": str(path)})
+        assert brought.status_code == 303, brought.text
+    here = brought.headers["location"]
+    revision = browser.get(f"/api/v1{here}").json()["code"]["revision"]
+    for address, sent in (
+        (f"{here}/consent", {"revision": revision}),
+        ("/settings/secrets/smtp_url", {"value": "smtp://mail"}),
+    ):
+        answer = browser.post(address, data=sent)
+        assert answer.status_code == 303, (address, answer.text)
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +321,10 @@ CHANGES = {
 """What stands on the pages that are looked at, for whoever may do it."""
 
 
+OFFERED_LATER = {"/new/lengths"}
+"""What the form offers once it knows the tensors of a model, which none has here."""
+
+
 def changes(found: dict[Offer, str]) -> set[str]:
     """Return the routes that change something, and that somebody is offered."""
     ways = {WAYS.find(method, path) for method, path in found if method != "GET"}
@@ -272,6 +333,16 @@ def changes(found: dict[Offer, str]) -> set[str]:
 
 def test_owner_is_offered_every_change(offers: Offers) -> None:
     assert CHANGES - changes(offers["owner"]) == set()
+
+
+def test_every_change_is_offered_to_somebody(offers: Offers) -> None:
+    every = {
+        way.template
+        for way in RouteTable(PAGES)
+        if way.method != "GET" and way.permission in {"submit", "manage", "admin"}
+    }
+
+    assert every - set().union(*(changes(offers[who]) for who in LOOKING)) == OFFERED_LATER
 
 
 def test_viewer_is_offered_no_changes(offers: Offers) -> None:
