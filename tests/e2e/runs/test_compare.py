@@ -14,6 +14,7 @@ from studio.db.session import open_engine, unit_of_work
 from studio.db.states import RunStatus
 from studio.protocols.events import Sampled
 from studio.services.runs import attempts, runs, states
+from tests.support.browser_tabs import look
 from tests.support.factories import make_finished_run, make_running, metrics_event
 from tests.support.live_studio import Studio, stop_everything
 from tests.support.print_layout import emulate_print, expect_readable_print
@@ -155,17 +156,6 @@ def test_curves_grow_while_runs_train(compared: Page, watched: tuple[Studio, Eng
     loss(compared).focus()
     loss(compared).press("End")
     expect(spoken(compared)).to_contain_text(re.compile(rf"step {STEPS + 5}: .*float32 9"))
-
-
-def look(tab: Page, *, away: bool) -> None:
-    """Turn to a tab or away from it, as its page is told by the browser."""
-    tab.evaluate(
-        """away => {
-            Object.defineProperty(document, "hidden", { configurable: true, get: () => away });
-            document.dispatchEvent(new Event("visibilitychange"));
-        }""",
-        away,
-    )
 
 
 def test_hidden_tabs_pause_and_catch_up_when_shown(

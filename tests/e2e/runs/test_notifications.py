@@ -3,7 +3,9 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.live_studio import Studio, submit_run
+from tests.support.browser_tabs import look
+from tests.support.live_studio import Studio, get_run, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 WARM = True
@@ -46,6 +48,41 @@ def test_ended_run_shows_notification(page: Page, studio: Studio) -> None:
     expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
     assert page.evaluate("window.shown") == [["quick was cancelled.", ""]]
     expect(bell).to_have_count(0)
+
+
+def test_hidden_tab_of_ended_run_shows_notification_unasked(page: Page, studio: Studio) -> None:
+    page.add_init_script(KEEP_WHAT_IS_SHOWN)
+    page.clock.install()
+    number = submit_run(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    page.evaluate("Notification.requestPermission()")
+    expect(page.locator("#head")).to_contain_text("running", timeout=60_000)
+    expect(page.get_by_text("Live", exact=True)).to_be_attached()
+    look(page, away=True)
+    # Its stream is closed then, so that it takes no connection from the tabs in use.
+    page.clock.fast_forward(6000)
+    expect(page.get_by_text("Paused", exact=True)).to_be_attached()
+    end(studio, number)
+    wait_until(lambda: get_run(studio, number)["status"] == "cancelled", seconds=60)
+    page.clock.fast_forward(11_000)
+
+    wait_until(lambda: page.evaluate("window.shown.length"))
+    assert page.evaluate("window.shown") == [["quick was cancelled.", ""]]
+    expect(page).to_have_title("quick was cancelled. · Mantissa Studio")
+    look(page, away=False)
+    expect(page.locator("[data-toast]")).to_contain_text("quick was cancelled.")
+
+
+def test_visible_page_of_ended_run_shows_only_a_toast(page: Page, studio: Studio) -> None:
+    page.add_init_script(KEEP_WHAT_IS_SHOWN)
+    number = submit_run(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    page.evaluate("Notification.requestPermission()")
+    expect(page.locator("#head")).to_contain_text("running", timeout=60_000)
+    end(studio, number)
+
+    expect(page.locator("[data-toast]")).to_contain_text("quick was cancelled.", timeout=60_000)
+    assert page.evaluate("window.shown") == []
 
 
 def test_page_title_shows_status_when_notifications_are_denied(page: Page, studio: Studio) -> None:
