@@ -65,7 +65,7 @@ faults: $(DEV) ## run the fault injection tests: kills, full disks, locks, lost 
 gpu: $(DEV) ## run the tests that need a GPU
 	$(PYTEST) -m gpu
 
-bench: $(DEV) ## run the benchmarks and check their budgets
+bench: $(DEV) browser ## run the benchmarks and check their budgets
 	$(BIN)/python -m tests.bench
 
 lighthouse: $(DEV) browser ## run Lighthouse on every page, and fetch it and its Node if needed

@@ -8,6 +8,7 @@ from tests.bench import (
     concurrent_clients,
     estimate_accuracy,
     form_latency,
+    journeys,
     large_file,
     load,
     page_weight,
@@ -27,6 +28,7 @@ PARTS = (
     compare,
     startup,
     run_start,
+    journeys,
     training,
     estimate_accuracy,
 )

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from studio.commands import recipes
 from studio.recipe.dotted_keys import flatten
 from tests.support.live_studio import Studio
+from tests.support.presses import Presser, write_csv
 
 pytestmark = pytest.mark.e2e
 WARM = True
@@ -235,29 +236,6 @@ def test_start_is_near_the_top_for_eye_and_keyboard(browser: Browser, studio: St
 
     assert start is not None
     assert start["y"] + start["height"] <= MAX_PIXELS
-
-
-class Presser:
-    """Presses what a person presses, and counts."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def press(self, target: Locator) -> None:
-        target.click()
-        self.count += 1
-
-    def choose_file(self, page: Page, file: Path) -> None:
-        with page.expect_file_chooser() as chooser:
-            self.press(page.locator(".drop-zone"))
-        chooser.value.set_files(file)
-        self.count += 1
-
-
-def write_csv(file: Path, header: str) -> Path:
-    rows = "".join(f"Say number {i} please,It is {i}.\n" for i in range(40))
-    file.write_text(f"{header}\n{rows}")
-    return file
 
 
 def test_own_csv_is_trained_on_in_few_presses(page: Page, studio: Studio, tmp_path: Path) -> None:
