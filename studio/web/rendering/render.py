@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,8 +13,15 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2 import (
+    Environment,
+    FileSystemBytecodeCache,
+    FileSystemLoader,
+    StrictUndefined,
+    pass_context,
+)
 from jinja2.bccache import Bucket
+from jinja2.runtime import Context
 from jinja2_fragments import render_block
 from markupsafe import Markup
 
@@ -163,12 +170,12 @@ def _environment() -> Environment:
     jinja.policies["ext.i18n.trimmed"] = True
     # The extension adds this method without a type.
     jinja.install_gettext_callables(locale.gettext, locale.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
-    jinja.filters.update(
-        formatting.FILTERS,
-        hue=colours.run_hue,
-        dotted=flatten,
-        translated=translation.translate_value,
-    )
+    filters = formatting.FILTERS | {
+        "hue": colours.run_hue,
+        "dotted": flatten,
+        "translated": translation.translate_value,
+    }
+    jinja.filters.update({name: _at_rendering(one) for name, one in filters.items()})
     jinja.globals.update(
         static=static_url,
         now=lambda: datetime.now(UTC),
@@ -185,6 +192,16 @@ def _environment() -> Environment:
         languages=locale.LANGUAGES,
     )
     return jinja
+
+
+def _at_rendering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep Jinja from applying a filter to a constant when it compiles: the language would stay."""
+
+    @pass_context
+    def apply(_context: Context, *values: Any, **options: Any) -> Any:  # noqa: ANN401 -- any filter's
+        return function(*values, **options)
+
+    return apply
 
 
 @lru_cache(maxsize=1)

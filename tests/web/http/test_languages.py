@@ -11,7 +11,8 @@ from studio.db.session import unit_of_work
 from studio.settings import Settings
 from studio.web import study_conclusions
 from studio.web.i18n import formatting, locale, number_i18n, translation
-from tests.support.factories import make_finished_run
+from tests.support.factories import make_finished_run, make_running
+from tests.support.page_reader import parse_page
 from tests.support.visitors import make_visitors
 
 
@@ -45,6 +46,20 @@ def language_of(client: TestClient, **headers: str) -> str:
 )
 def test_preferred_browser_language_is_used(accepted: str, language: str) -> None:
     assert locale.choose_language({"accept-language": accepted}) == language
+
+
+def test_constant_of_a_template_follows_the_language_of_each_request(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+    cards = [
+        parse_page(client.get("/", headers={"Accept-Language": tag}).text).one("article").text
+        for tag in ("en", "zh", "en")
+    ]
+
+    assert ["Training loss" in card for card in cards] == [True, False, True]
+    assert ["训练损失" in card for card in cards] == [False, True, False]
 
 
 def test_default_language_is_english(client: TestClient) -> None:
