@@ -109,7 +109,7 @@ def furnish(db: Session, home: Path) -> None:
     _add_datasets(db, home / "datasets")
     _add_sweep(db)
     _add_coded_models(db, home / "models")
-    secrets.store(db, Settings(home=home), "webhook_url", "https://hooks.example.org/x", "ann")
+    secrets.store(db, Settings(home=home), "webhook_url", "https://127.0.0.1:9/hook", "ann")
     failed = db.get(Run, 3)
     if failed and failed.status is RunStatus.FAILED:
         failed.checkpoint_step = 1
