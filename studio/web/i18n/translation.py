@@ -108,11 +108,19 @@ def _sentences(tag: str, text: str) -> str | None:
     """Translate several messages with a space between them."""
     for end in _SENTENCE_BREAK.finditer(text):
         first, rest = text[: end.start()], text[end.end() :]
-        if (translated := _message(tag, first)) is not None:
+        if (translated := _sentence(tag, first)) is not None:
             others = _sentences(tag, rest) or _message(tag, rest)
             if others is not None:
                 return translated + others
     return None
+
+
+def _sentence(tag: str, text: str) -> str | None:
+    """Translate a message that others follow; it may end with something in parentheses."""
+    translated = _message(tag, text)
+    if translated is None and text.endswith(")."):
+        return _message_and_unknown_rest(tag, text)
+    return translated
 
 
 def _message_and_unknown_rest(tag: str, text: str) -> str | None:

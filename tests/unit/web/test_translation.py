@@ -95,6 +95,16 @@ def test_every_message_is_recognised_with_any_values() -> None:
     assert wrong == []
 
 
+def test_sentence_after_an_evidence_in_parentheses_is_recognised() -> None:
+    reason = "float32: A CPU, 2 cores is fast in neither bfloat16 nor float16"
+    evidence = "weights are float32, the largest sampled is 1.3"
+    caveat = "No worker is connected yet, so this assumes the machine that serves these pages."
+
+    assert translation.translate(f"{reason} ({evidence}). {caveat}") == (
+        translation.translate(f"{reason} ({evidence}).") + CATALOGUE[caveat]
+    )
+
+
 def test_a_hint_after_a_message_is_recognised() -> None:
     hint = "Choose another precision."
     wrong = []
