@@ -160,7 +160,7 @@ def list_context(
 
 PAGE_ROWS = 10
 """Rows per page; a long row is folded to a few lines."""
-_SHORT_TEXT, _SHORT_LINES, _SHORT_TURNS = 200, 3, 2
+_SHORT_TEXT, _SHORT_LINES, _SHORT_TURNS = 200, 3, 4
 _MAX_ROW_NUMBERS = 100
 """Most row numbers that one query may name."""
 
