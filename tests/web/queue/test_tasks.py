@@ -29,6 +29,13 @@ def fail(engine: Engine, chore: int) -> None:
         tasks.fail_work(tasks.get(db, chore), why)
 
 
+def test_task_is_named_in_the_language_of_the_page(client: TestClient, chore: int) -> None:
+    page = client.get(f"/chores/{chore}", headers={"Accept-Language": "zh"}).text
+
+    assert parse_page(page).one("h1").text == "下载文件"
+    assert parse_page(page).one("strong").text == "下载文件"
+
+
 def test_duplicate_task_returns_existing_one(engine: Engine, chore: int) -> None:
     with unit_of_work(engine) as db:
         again = tasks.enqueue(db, "fetch", "dataset:3", {})
