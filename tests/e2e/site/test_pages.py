@@ -63,8 +63,9 @@ def furnished_studio(
     studio.development = True
     engine = open_engine(studio.home / "studio.db")
     with unit_of_work(engine) as db:
-        for precision in ("bf16", "fp32"):
+        for precision, loss in (("bf16", 2.01), ("fp32", 2.0)):
             run = make_finished_run(db, f"a run in {precision}", precision=precision)
+            run.metrics = run.metrics | {"eval_loss": loss}
             attempts.apply_events(db, run, answers(), 1)
         failed = make_running(db, "a run that failed")
         attempts.fail(db, failed, FAILED)
