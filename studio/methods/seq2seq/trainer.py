@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
+from studio.errors import TrainingError
 from studio.methods.seq2seq import METHOD, Seq2SeqRecipe
 from studio.methods.seq2seq.answers import judge
 from studio.training.data.labels import IGNORE_INDEX
@@ -35,12 +36,27 @@ MAX_ANSWER_RATIO = 2
 
 def build(recipe: Seq2SeqRecipe, job: TrainingJob) -> "PairTrainer":
     """Build the trainer of a run."""
+    _refuse_beyond_context(job)
     args = build_arguments(recipe, job, METHOD.objective)
     trainer = PairTrainer(job, args, early_stopping.callbacks(recipe))
     trainer.label_smoothing = recipe.rewriting.label_smoothing
     if recipe.rewriting.judged_answers:
         trainer.judge = _make_judge(recipe.rewriting.judged_answers, job, trainer)
     return trainer
+
+
+def _refuse_beyond_context(job: TrainingJob) -> None:
+    """Refuse texts that are longer than the positions a model has learned; T5 has no limit."""
+    context = getattr(job.model.config, "max_position_embeddings", None)
+    parts = (job.train, job.validation)
+    longest = max(max(part.longest, part.longest_answer) for part in parts)
+    if context is not None and longest > context:
+        raise TrainingError(
+            "conflict",
+            f"The longest text has {longest:,} tokens, and this model reads and writes at most "
+            f"{context:,}.",
+            hint=f'Set "Max sequence length" to {context:,} or less.',
+        )
 
 
 def _make_judge(

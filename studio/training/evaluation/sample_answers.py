@@ -96,12 +96,16 @@ class AnswerSampler:
             padding_side="right" if reads_first else "left",
             return_tensors="pt",
         ).to(model.device)
+        context = getattr(model.config, "max_position_embeddings", None)
+        most = self._max_new_tokens
+        if reads_first and context is not None:
+            most = min(most, context - 1)
         with evaluation_mode(model):
             written = model.generate(
                 **inputs,
                 do_sample=False,
                 num_beams=1,
-                max_new_tokens=self._max_new_tokens,
+                max_new_tokens=most,
                 eos_token_id=self._stop_tokens,
                 pad_token_id=self._tokenizer.pad_token_id,
                 use_cache=True,
