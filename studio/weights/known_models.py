@@ -6,7 +6,7 @@ Their dimensions are those of their configs. Parameters and bytes follow by arit
 from dataclasses import dataclass
 
 from studio.weights.adapter_targets import LinearLayer
-from studio.weights.architectures import ModelKind
+from studio.weights.architectures import FAMILY_KINDS, ModelKind
 from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
@@ -21,7 +21,10 @@ _DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 class KnownModel:
     repo: str
     family: str
-    shape: ModelShape
+    shape: ModelShape | None = None
+    """None for a model that is no decoder alone: its memory is not estimated."""
+    parameters: int = 0
+    """Their number, if there is no shape to compute it from."""
     dtype: DType = "bfloat16"
     """The dtype its weights are stored in."""
     is_gated: bool = False
@@ -31,7 +34,16 @@ class KnownModel:
 
     @property
     def facts(self) -> ModelFacts:
-        return facts_from_shape(self.shape, self.family, self.dtype)
+        if self.shape is not None:
+            return facts_from_shape(self.shape, self.family, self.dtype)
+        return ModelFacts(
+            family=self.family,
+            kind=FAMILY_KINDS[self.family],
+            declared_dtype=self.dtype,
+            parameters=self.parameters,
+            stored={self.dtype: 1.0},
+            load_dtypes={self.dtype: self.parameters},
+        )
 
     @property
     def bytes(self) -> int:
@@ -246,3 +258,15 @@ KNOWN_MODELS = (
     ),
 )
 """From the smallest to the largest."""
+
+KNOWN_ENCODER_DECODERS = tuple(
+    KnownModel(repo=repo, family=family, parameters=parameters, dtype="float32", is_chat=False)
+    for repo, family, parameters in (
+        ("google-t5/t5-small", "t5", 60_506_624),
+        ("google/flan-t5-small", "t5", 76_961_152),
+        ("facebook/bart-base", "bart", 139_420_416),
+        ("google-t5/t5-base", "t5", 222_903_552),
+        ("google/flan-t5-base", "t5", 247_577_856),
+    )
+)
+"""Models that read a text and write another, smallest first."""

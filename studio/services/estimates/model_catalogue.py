@@ -4,14 +4,15 @@ The estimates come from each model's dimensions alone: its weights are not read.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlmodel import Session
 
 from studio.db.tables import Model
 from studio.errors import StudioError
-from studio.methods import AnyRecipe
+from studio.methods import DEFAULT_METHOD, METHODS, AnyRecipe, model_compatibility
+from studio.methods.base import Method
 from studio.recipe.precision import AUTO
 from studio.services.estimates import estimates
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
@@ -21,11 +22,14 @@ from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.services.workers import workers
 from studio.weights import known_models
 from studio.weights import model_facts as weights
+from studio.weights.architectures import FAMILY_KINDS
 from studio.weights.known_models import KnownModel
 from studio.weights.model_facts import ModelFacts
 
 _MAX_LISTED = 200
 """Most models of this machine that a catalogue has, the newest first."""
+
+_KNOWN_MODELS = (*known_models.KNOWN_MODELS, *known_models.KNOWN_ENCODER_DECODERS)
 
 FitEstimate = Callable[[ModelFacts], MemoryEstimate | None]
 
@@ -44,6 +48,8 @@ class CatalogueEntry:
     """The model in the studio's list; None if it is on the Hub only."""
     is_gated: bool = False
     is_chat: bool = True
+    is_trainable: bool = True
+    """Whether the method can train models of its family."""
     memory: MemoryEstimate | None = None
     """Memory that the recipe would need with it; None if unknown."""
 
@@ -52,26 +58,50 @@ class CatalogueEntry:
         return self.listed is not None and models.is_local(self.listed)
 
 
-def list_entries(db: Session, recipe: AnyRecipe | None) -> list[CatalogueEntry]:
-    """Return the listed models, newest first, then known ones on the Hub, smallest first."""
+def list_entries(
+    db: Session, recipe: AnyRecipe | None, method: Method = METHODS[DEFAULT_METHOD]
+) -> list[CatalogueEntry]:
+    """Return the listed models, newest first, then known ones on the Hub, smallest first.
+
+    Listed models that the method cannot train come last of theirs; others are left out.
+    """
     listed = models.newest(db, limit=_MAX_LISTED)
     fit = _make_fit_estimate(db, recipe) if recipe else _unknown_fit
+    entries = [_listed_entry(model, fit) for model in listed]
+    marked = [replace(one, is_trainable=is_trainable(one.family, method)) for one in entries]
     return [
-        *(_listed_entry(model, fit) for model in listed),
-        *(_known_entry(known, fit) for known in _other_known(listed)),
+        *sorted(marked, key=lambda entry: not entry.is_trainable),
+        *(
+            _known_entry(known, fit)
+            for known in _other_known(listed)
+            if is_trainable(known.family, method)
+        ),
     ]
+
+
+def is_trainable(family: str, method: Method) -> bool:
+    """Whether a method can train models of a family, as far as the family tells."""
+    kind = FAMILY_KINDS.get(family)
+    return not model_compatibility.untrainable_reason(kind, family, [method])
+
+
+def suggest(db: Session, method: Method) -> str:
+    """Return a base model to start with: one that is here, else a small one on the Hub."""
+    entries = [entry for entry in list_entries(db, None, method) if entry.is_trainable]
+    bases = [one for one in entries if one.family and (not one.listed or one.listed.kind != "run")]
+    return bases[0].name if bases else ""
 
 
 def find_known(db: Session, recipe: AnyRecipe | None, name: str) -> CatalogueEntry | None:
     """Return a known model on the Hub by its name."""
-    known = next((known for known in known_models.KNOWN_MODELS if known.repo == name), None)
+    known = next((known for known in _KNOWN_MODELS if known.repo == name), None)
     fit = _make_fit_estimate(db, recipe) if recipe else _unknown_fit
     return _known_entry(known, fit) if known else None
 
 
 def _other_known(listed: Sequence[Model]) -> list[KnownModel]:
     names = {model.repo for model in listed} | {model.name for model in listed}
-    return [known for known in known_models.KNOWN_MODELS if known.repo not in names]
+    return [known for known in _KNOWN_MODELS if known.repo not in names]
 
 
 def _known_entry(known: KnownModel, fit: FitEstimate) -> CatalogueEntry:

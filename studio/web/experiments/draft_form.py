@@ -27,6 +27,7 @@ from studio.recipe.dotted_keys import merge, nest
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services import experiments
 from studio.services.datasets import datasets, token_preview, versions
+from studio.services.estimates import model_catalogue
 from studio.services.models import models
 from studio.services.precision import recommendation
 from studio.services.runs import recipe_parents, runs
@@ -118,6 +119,8 @@ def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDra
     last = next(iter(experiments.newest(db, limit=1)), None)
     number = (last.id or 0) + 1 if last else 1
     values = {"precision": AUTO, **start.values}
+    if "base_model" not in values:
+        values["base_model"] = model_catalogue.suggest(db, method)
     if "dataset" not in values and (fitting := choices.fitting_datasets(db, method)):
         values["dataset"] = fitting[0]
     name = f"{start.name}-{number}"
@@ -207,12 +210,14 @@ def _method_for(db: Session, dataset: Dataset, name: str) -> Method:
 
 
 def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
-    """Start another method's form with the model, precision and, if it fits, the dataset.
+    """Start another method's form with the precision and, if they fit, the model and the dataset.
 
     An adapter that continues from a run belongs to the model.
     """
     fresh = draft_from_preset(db, get_method(name), "")
     chosen = {key: value for key, value in _required_choices(draft).items() if value}
+    if not choices.is_trainable(db, str(chosen.get("base_model", "")), fresh.method):
+        chosen.pop("base_model", None)
     if chosen.get("dataset") not in choices.fitting_datasets(db, fresh.method):
         chosen.pop("dataset", None)
     kept = replace(fresh, notes=draft.notes, view=draft.view)

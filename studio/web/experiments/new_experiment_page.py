@@ -116,7 +116,7 @@ def list_models(request: Request, posted: PostedForm, db: ReadDB) -> Response:
         request,
         "experiments/new.html",
         "models",
-        models=model_catalogue.list_entries(db, draft.recipe),
+        models=model_catalogue.list_entries(db, draft.recipe, draft.method),
         chosen=str(draft.values.get("base_model", "")),
     )
 
@@ -255,7 +255,7 @@ def _form_page(
         precisions=choices.precision_options(workers.training_hardware(db)),
         choices={"dataset": choices.dataset_options(db, form.input("dataset").value, draft.method)},
         suggestions={"base_model": choices.model_names(db)},
-        models=model_catalogue.list_entries(db, draft.recipe),
+        models=model_catalogue.list_entries(db, draft.recipe, draft.method),
         host=downloads.hub_client(settings).host,
         accepted=ACCEPTED_EXTENSIONS,
         formats=SUPPORTED_FORMATS,

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from sqlmodel import Session, col, select
 
 from studio.db.tables import Dataset, DatasetVersion, Run
+from studio.errors import StudioError
 from studio.hardware import Hardware
 from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.datasets import datasets, versions
+from studio.services.estimates import model_catalogue
 from studio.services.models import models
+from studio.services.precision import recommendation
 from studio.services.search import query_fields
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
@@ -43,6 +46,16 @@ def precision_options(hardware: Hardware) -> list[PrecisionOption]:
 
 def model_names(db: Session) -> list[str]:
     return [model.name for model in models.newest(db)]
+
+
+def is_trainable(db: Session, model: str, method: Method) -> bool:
+    """Whether a method can train a base model, as far as its config tells."""
+    known = model_catalogue.find_known(db, None, model)
+    try:
+        family = known.family if known else recommendation.load_model_facts(db, model).family
+    except StudioError:  # The form says so in its own place.
+        return True
+    return model_catalogue.is_trainable(family, method)
 
 
 def default_base_model(db: Session, dataset: str) -> tuple[str, str]:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from studio.methods.seq2seq import FAMILIES
 from studio.network.hub_client import REPO_ID
 from studio.weights.family_limits import FAMILY_LAYERS
-from studio.weights.known_models import KNOWN_MODELS
+from studio.weights.known_models import KNOWN_ENCODER_DECODERS, KNOWN_MODELS
 
 STATED = {
     "openai-community/gpt2": 124e6,
@@ -37,9 +38,9 @@ def test_parameters_match_stated_numbers() -> None:
 
 
 def test_models_are_listed_from_smallest_to_largest() -> None:
-    sizes = [known.facts.parameters for known in KNOWN_MODELS]
-
-    assert sizes == sorted(sizes)
+    for listed in (KNOWN_MODELS, KNOWN_ENCODER_DECODERS):
+        sizes = [known.facts.parameters for known in listed]
+        assert sizes == sorted(sizes)
 
 
 def test_memory_of_every_family_is_known() -> None:
@@ -47,4 +48,10 @@ def test_memory_of_every_family_is_known() -> None:
 
 
 def test_names_can_be_used_in_recipes() -> None:
-    assert [known.repo for known in KNOWN_MODELS if not REPO_ID.fullmatch(known.repo)] == []
+    known = (*KNOWN_MODELS, *KNOWN_ENCODER_DECODERS)
+    assert [one.repo for one in known if not REPO_ID.fullmatch(one.repo)] == []
+
+
+def test_encoder_decoders_are_of_families_that_can_be_trained() -> None:
+    assert {known.family for known in KNOWN_ENCODER_DECODERS} <= FAMILIES
+    assert {known.facts.kind for known in KNOWN_ENCODER_DECODERS} == {"encoder_decoder"}
