@@ -19,18 +19,28 @@ from studio.settings import Settings
 from studio.training.data.token_stats import count_tokens, make_tokeniser
 
 
-def count_rows(db: Session, settings: Settings, model: str, chat_template: str = "model") -> Task:
-    """Count the first data set's rows for a model."""
-    version = versions.current(db, datasets.get(db, 1))
+def count_rows(
+    db: Session,
+    settings: Settings,
+    model: str,
+    chat_template: str = "model",
+    *,
+    dataset: int = 1,
+    with_bad: bool = False,
+) -> Task:
+    """Count the rows of the first data set, or of another, for a model."""
+    version = versions.current(db, datasets.get(db, dataset))
     assert version is not None
     chore = token_stats.enqueue(
-        db, settings, token_stats.build_request(db, version, model, chat_template)
+        db,
+        settings,
+        token_stats.build_request(db, version, model, chat_template, with_bad=with_bad),
     )
     asked = TokenCountJob.model_validate(chore.params)
     write = make_tokeniser(cache.load_tokenizer(asked.model), asked.chat_template)
 
     def part(path: Path, name: str) -> PartStats:
-        return count_tokens(path, name, write, lambda _rows, _end: None)
+        return count_tokens(path, name, write, lambda _rows, _end: None, with_bad=with_bad)
 
     found = TokenStats(
         train=part(asked.train, "training"),

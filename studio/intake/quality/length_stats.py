@@ -122,18 +122,24 @@ class PartStats:
 
     rows: int = 0
     """Rows that could be tokenised."""
+    pairs: int = 0
+    """Of those, pairs of answers of which both were counted."""
     tokens: int = 0
+    """With both answers of a pair, and the prompt before each."""
     learnt: int = 0
     most_learnt: int = 0
-    """The most trained tokens in one row; 0 in statistics from before this was counted."""
+    """The most trained tokens in one row or answer; 0 in statistics from before it was counted."""
     roles: Counter[str] = field(default_factory=Counter)
     """Tokens by role; `text` for rows without turns, `template` for the chat template's own."""
     learnt_roles: Counter[str] = field(default_factory=Counter)
     """Of those, the tokens trained on."""
     lengths: NumberCounts = field(default_factory=NumberCounts)
-    """Rows by length in tokens."""
+    """Rows by length in tokens; a pair by that of its longer answer."""
+    shorter: NumberCounts = field(default_factory=NumberCounts)
+    """Pairs by the length of their shorter answer."""
     needs: NumberCounts = field(default_factory=NumberCounts)
-    """Rows by the smallest max length that leaves something to train on."""
+    """Rows by the smallest max length that leaves something to train on: of a pair, the one at
+    which both answers have started and differ."""
     edges: NumberCounts = field(default_factory=NumberCounts)
     """Ends of spans of trained tokens, minus their starts, as token positions from 1 (a start is
     the position before). The sum by which they exceed a cut is the number of trained tokens behind
@@ -146,6 +152,10 @@ class PartStats:
     """By reason."""
     longest: list[RowLength] = field(default_factory=list)
     shortest: list[RowLength] = field(default_factory=list)
+
+    def truncated_tokens(self, at: int) -> int:
+        """Return how many tokens a max length of `at` truncates."""
+        return self.lengths.sum_above(at) + self.shorter.sum_above(at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +190,8 @@ class Truncation:
     """Rows with nothing left to train on."""
     is_exact: bool
     """If not, figures may be those for the multiple of 1,024 below."""
+    has_pairs: bool = False
+    """Whether the rows are pairs of answers that are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,14 +211,15 @@ def measure_truncation(parts: Sequence[PartStats], at: int) -> Truncation:
         at=at,
         total_rows=sum(part.rows for part in parts),
         rows=sum(part.lengths.count_above(at) for part in parts),
-        tokens=sum(part.lengths.sum_above(at) for part in parts),
+        tokens=sum(part.truncated_tokens(at) for part in parts),
         learnt=sum(part.edges.sum_above(at) for part in parts),
         emptied=sum(part.needs.count_above(at) for part in parts),
         is_exact=all(
             spread.is_exact_at(at)
             for part in parts
-            for spread in (part.lengths, part.needs, part.edges)
+            for spread in (part.lengths, part.shorter, part.needs, part.edges)
         ),
+        has_pairs=any(part.pairs for part in parts),
     )
 
 

@@ -23,7 +23,7 @@ from studio.intake.quality.length_stats import (
     TokenStats,
     Truncation,
 )
-from studio.methods import AnyRecipe
+from studio.methods import METHODS, AnyRecipe
 from studio.services.datasets import datasets, versions
 from studio.services.models import models, remote_code_trust
 from studio.services.precision.incompatibilities import Refusal
@@ -52,7 +52,7 @@ class StatsRequest:
     """A folder, or a name on the Hugging Face Hub."""
     chat_template: str
     with_bad: bool = False
-    """Whether answers that are rated bad count, too."""
+    """Whether answers that are rated bad count, too, and the worse ones of pairs."""
 
     @property
     def subject(self) -> str:
@@ -89,7 +89,7 @@ def build_request(
         model=model,
         location=models.require(db, model),
         chat_template=chat_template,
-        with_bad=with_bad and version.kind == "judged",
+        with_bad=with_bad and version.kind in {"judged", "preference"},
     )
 
 
@@ -102,9 +102,8 @@ def recipe_request(db: Session, recipe: AnyRecipe) -> StatsRequest:
     """
     version = versions.require(db, recipe.dataset)
     template = recipe.data.chat_template
-    return build_request(
-        db, version, recipe.base_model, template, with_bad=recipe.reads_bad_answers
-    )
+    with_bad = METHODS[recipe.method].reads_bad_answers
+    return build_request(db, version, recipe.base_model, template, with_bad=with_bad)
 
 
 def enqueue(db: Session, settings: Settings, request: StatsRequest) -> Task:
@@ -203,6 +202,11 @@ def describe_truncation(lost: Truncation) -> str:
     sentence = f"{lost.rows:,} of {lost.total_rows:,} rows will be {at}"
     if not lost.is_exact:
         sentence = f"About {lost.rows:,} of {lost.total_rows:,} rows will be {at}"
+    if lost.emptied and lost.has_pairs:
+        return (
+            f"{sentence}; in {lost.emptied:,} of them, no difference between the answers is left, "
+            "so training leaves these rows out."
+        )
     if lost.emptied:
         sentence = f"{sentence}, {lost.emptied:,} of them before their answer"
     return f"{sentence}."

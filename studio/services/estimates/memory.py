@@ -264,7 +264,8 @@ def _runtime_bytes(step: TrainingStep) -> int:
         step.compute_bytes < DTYPE_BYTES["float32"] and detect().native_bf16,
     )
     # If all batches have the same length, `RUNTIME_BYTES` covers that single shape.
-    shapes = min(batch.rows // batch.batch or _SHAPES, _SHAPES) * (batch.row_tokens < batch.length)
+    has_shorter = batch.row_tokens < count_sequences(step.recipe, 1) * batch.length
+    shapes = min(batch.rows // batch.batch or _SHAPES, _SHAPES) * has_shorter
     return RUNTIME_BYTES + KERNEL_BYTES * is_narrow * shapes
 
 

@@ -320,7 +320,7 @@ def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
             recipe.base_model,
             recipe.dataset,
             recipe.data.chat_template,
-            recipe.reads_bad_answers,
+            METHODS[recipe.method].reads_bad_answers,
         )
         if key not in counts:
             counts[key] = token_stats.find_for_recipe(db, recipe)
@@ -364,5 +364,5 @@ def _to_lengths(stats: TokenStats, recipe: AnyRecipe, multiple: int) -> TokenLen
         answer=min(split.most_learnt or longest, longest),
         rows=examples,
         examples=examples,
-        row_tokens=(split.tokens - split.lengths.sum_above(max_length)) / split.rows,
+        row_tokens=(split.tokens - split.truncated_tokens(max_length)) / (split.rows * multiple),
     )

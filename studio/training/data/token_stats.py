@@ -4,7 +4,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -16,10 +16,13 @@ from studio.protocols.tokenizer_service import TemplateSource
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import ChatTemplate, ChatTemplateError, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
-from studio.training.data.rows import TrainingRow, iter_rows
+from studio.training.data.rows import TrainingRow, chosen_answer, iter_rows, rejected_answer
 
 TokeniseRows = Callable[[Sequence[TrainingRow]], Iterator[LabelledRow]]
 """Tokenises rows."""
+
+Sequences = Sequence[tuple[TrainingRow, LabelledRow]]
+"""What the model reads for one row: one sequence, or both answers of a pair."""
 
 _CHUNK_ROWS, _CHUNK_BYTES = 500, 4 * 2**20
 """Rows and bytes held in memory at a time."""
@@ -52,6 +55,8 @@ def count_tokens(
 ) -> PartStats:
     """Count the rows of a file; `report` is called after each chunk with the rows and bytes done.
 
+    With `with_bad`, answers that are rated bad count, too, and both answers of each pair.
+
     Raises:
         TrainingError: a line is not a row, or there is no chat template for its turns.
 
@@ -63,12 +68,12 @@ def count_tokens(
     for rows, end in _chunks(path, part, with_bad=with_bad):
         usable = [row for row in rows if row is not None]
         stats.left_out += len(rows) - len(usable)
-        for row, labelled in _tokenise_chunk(usable, write, stats):
-            _count_row(stats, row, labelled)
-            _keep_largest(longest, (len(labelled.ids), -row.number), length_stats.MAX_LONGEST_ROWS)
-            _keep_largest(
-                shortest, (-len(labelled.ids), -row.number), length_stats.MAX_SHORTEST_ROWS
-            )
+        for sequences in _tokenise_chunk(usable, write, stats, with_bad=with_bad):
+            _count_row(stats, sequences)
+            number = sequences[0][0].number
+            size = max(len(labelled.ids) for _row, labelled in sequences)
+            _keep_largest(longest, (size, -number), length_stats.MAX_LONGEST_ROWS)
+            _keep_largest(shortest, (-size, -number), length_stats.MAX_SHORTEST_ROWS)
         done += len(rows)
         report(done, end)
     stats.longest = [
@@ -94,24 +99,29 @@ def _chunks(
 
 
 def _tokenise_chunk(
-    rows: Sequence[TrainingRow], write: TokeniseRows, stats: PartStats
-) -> Iterator[tuple[TrainingRow, LabelledRow]]:
+    rows: Sequence[TrainingRow], write: TokeniseRows, stats: PartStats, *, with_bad: bool
+) -> Iterator[Sequences]:
     """Tokenise rows together; if that fails, one by one, and record which are refused."""
+    split = [_sequences(row, with_bad=with_bad) for row in rows]
     try:
-        labelled_rows = list(write(rows))
+        labelled_rows = iter(list(write([row for sequences in split for row in sequences])))
     except TrainingError as error:
         if error.code == "no_chat_template":
             raise
     else:
-        yield from zip(rows, labelled_rows, strict=True)
+        for sequences in split:
+            yield [(row, next(labelled_rows)) for row in sequences]
         return
-    for row in rows:
+    for sequences in split:
         try:
-            (labelled,) = write([row])
+            yield list(zip(sequences, list(write(sequences)), strict=True))
         except TrainingError as error:
-            _record_refusal(stats, row, error)
-        else:
-            yield row, labelled
+            _record_refusal(stats, sequences[0], error)
+
+
+def _sequences(row: TrainingRow, *, with_bad: bool) -> list[TrainingRow]:
+    """Return what the model reads for a row: of a pair, each answer after the same prompt."""
+    return [chosen_answer(row), rejected_answer(row)] if row.rejected and with_bad else [row]
 
 
 def _record_refusal(stats: PartStats, row: TrainingRow, error: TrainingError) -> None:
@@ -126,23 +136,39 @@ def _record_refusal(stats: PartStats, row: TrainingRow, error: TrainingError) ->
         refused_rows.numbers.append(row.number)
 
 
-def _count_row(stats: PartStats, row: TrainingRow, labelled: LabelledRow) -> None:
-    size = len(labelled.ids)
+def _count_row(stats: PartStats, sequences: Sequences) -> None:
+    sizes = sorted(len(labelled.ids) for _row, labelled in sequences)
+    stats.rows += 1
+    stats.lengths.add(sizes[-1])
+    firsts = [_count_sequence(stats, row, labelled) for row, labelled in sequences]
+    if len(sequences) > 1:
+        stats.pairs += 1
+        stats.shorter.add(sizes[0])
+        firsts.append(_first_difference(*(labelled.ids for _row, labelled in sequences)))
+    if None in firsts:
+        stats.unlearnt += 1
+    else:
+        stats.needs.add(max(first or 0 for first in firsts))
+
+
+def _count_sequence(stats: PartStats, row: TrainingRow, labelled: LabelledRow) -> int | None:
+    """Count a sequence; return the position, from 1, of its first trained token, if any."""
     # The first token is never predicted, so its label has no effect.
     is_trained = [False, *(label != IGNORE_INDEX for label in labelled.labels[1:])]
-    stats.rows += 1
-    stats.tokens += size
+    stats.tokens += len(labelled.ids)
     stats.learnt += sum(is_trained)
     stats.most_learnt = max(stats.most_learnt, sum(is_trained))
-    stats.lengths.add(size)
-    if True in is_trained:
-        stats.needs.add(is_trained.index(True) + 1)
-    else:
-        stats.unlearnt += 1
     for start, end in _trained_spans(is_trained):
         stats.edges.add(end)
         stats.edges.add(start, -1)
     _count_roles(stats, row, labelled, is_trained)
+    return is_trained.index(True) + 1 if True in is_trained else None
+
+
+def _first_difference(ids: Sequence[int], other_ids: Sequence[int]) -> int | None:
+    """Return the first position, from 1, at which two sequences differ; None if they are equal."""
+    places = zip_longest(ids, other_ids)
+    return next((place for place, (one, other) in enumerate(places, 1) if one != other), None)
 
 
 def _trained_spans(is_trained: list[bool]) -> Iterator[Span]:

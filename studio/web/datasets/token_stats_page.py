@@ -18,6 +18,7 @@ from studio.errors import ConflictError, InvalidError, StudioError
 from studio.intake.quality import length_stats as counts
 from studio.intake.quality.length_stats import HistogramBar, PartStats, TokenStats, Truncation
 from studio.intake.rows.paging import NumberedRow, Page
+from studio.methods import get_method, readers
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.datasets.token_stats import StatsRequest
@@ -151,6 +152,9 @@ class StatsQuery(BaseModel):
     """Name of the base model, as in a recipe."""
     chat_template: TemplateSource = "model"
     max_length: int = Field(default=1024, ge=1, le=counts.MAX_LENGTH)
+    method: str = Field(default="", max_length=100)
+    """The method that reads the rows: some read both answers of a pair, and answers that are rated
+    bad. Without one, only better and good answers count."""
 
     @property
     def query(self) -> str:
@@ -237,11 +241,14 @@ def stats_selection(db: Session, dataset: Dataset, query: StatsQuery) -> StatsRe
     Raises:
         ConflictError: the dataset has no rows yet.
         InvalidError: the model does not exist.
-        NotFoundError: the version does not exist.
+        NotFoundError: the version or the method does not exist.
 
     """
     version = find_version(db, dataset, query.version)
-    return token_stats.build_request(db, version, query.model, query.chat_template)
+    with_bad = bool(query.method) and get_method(query.method).reads_bad_answers
+    return token_stats.build_request(
+        db, version, query.model, query.chat_template, with_bad=with_bad
+    )
 
 
 def find_version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:
@@ -343,6 +350,13 @@ def count_tokens(
     return redirect(request, f"/datasets/{dataset_id}/stats?{query.query}")
 
 
+def _usual_method(db: Session, dataset: Dataset) -> dict[str, str]:
+    """Return the method that both answers of pairs are for; nothing for other rows."""
+    version = versions.current(db, dataset)
+    is_pairs = version is not None and version.kind == "preference"
+    return {"method": readers("preference")[0].name} if is_pairs else {}
+
+
 def _page_context(
     db: Session, config: Settings, dataset: Dataset, request: Request
 ) -> dict[str, Any]:
@@ -352,6 +366,7 @@ def _page_context(
         "model": "",
         "max_length": "1024",
         "chat_template": "model",
+        **_usual_method(db, dataset),
         **request.query_params,
     }
     base, reason = ("", "") if values["model"] else choices.default_base_model(db, dataset.name)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from studio.errors import TrainingError
 from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import PartStats, Truncation
+from studio.methods.dpo.pairs import tokenise as tokenise_pairs
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import IGNORE_INDEX
 from studio.training.data.rows import read_rows
@@ -75,6 +77,59 @@ def test_truncation_stats_match_training_at_every_length(
 def left(lost: Truncation, found: PartStats) -> tuple[int, int, int, int]:
     assert lost.is_exact
     return lost.rows, found.tokens - lost.tokens, found.learnt - lost.learnt, lost.emptied
+
+
+def pair(prompt: str, chosen: str, rejected: str) -> dict[str, object]:
+    return {
+        "messages": [turn("user", prompt)],
+        "chosen": [turn("assistant", chosen)],
+        "rejected": [turn("assistant", rejected)],
+    }
+
+
+PAIRS = (
+    pair("Which?", "This one, and that.", "That."),
+    pair("Où ça ? " * 12, "Là-bas.", "Ici. Ou là-bas ?"),
+    pair("Same at first?", "One two three four.", "One two three five, and six."),
+    pair("Equal?", "Quite.", "Quite."),
+)
+
+
+@pytest.mark.parametrize("at", [8, 20, 30, 38, 45, 60, 90, 120, 160])
+def test_both_answers_of_pairs_are_counted_as_in_training(tmp_path: Path, at: int) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", PAIRS)
+    reader = tiny.tokenizer()
+    found = count_tokens(
+        path, "training", make_tokeniser(reader, "model"), lambda _rows, _end: None, with_bad=True
+    )
+    lost = length_stats.measure_truncation([found], at)
+
+    assert (found.rows, found.pairs, found.unlearnt) == (4, 4, 1)
+    left = (lost.rows, found.rows - found.unlearnt - lost.emptied)
+    assert left == _pairs_left(path, at)[:2]
+
+
+def test_tokens_of_pairs_are_those_of_both_answers(tmp_path: Path) -> None:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", PAIRS[:3])
+    write = make_tokeniser(tiny.tokenizer(), "model")
+    found = count_tokens(path, "training", write, lambda _rows, _end: None, with_bad=True)
+    better = count_tokens(path, "training", write, lambda _rows, _end: None)
+
+    for at in (160, 10**6):
+        lost = length_stats.measure_truncation([found], at)
+        assert found.tokens - lost.tokens == _pairs_left(path, at)[2]
+    assert found.tokens > better.tokens
+    assert found.longest[0].tokens > better.longest[0].tokens
+
+
+def _pairs_left(path: Path, at: int) -> tuple[int, int, int]:
+    """Return the truncated pairs, those left, and their tokens, as a run has them."""
+    reader = tiny.tokenizer()
+    try:
+        made = tokenise_pairs(read_rows(path), ChatTemplate(reader), reader, at)
+    except TrainingError:
+        return len(PAIRS), 0, 0
+    return made.truncated, len(made.rows), made.tokens
 
 
 def test_rows_without_trainable_tokens_are_counted_separately(tmp_path: Path) -> None:

@@ -161,6 +161,35 @@ def test_invalid_parameters_are_rejected(
     assert client.get(API, params=asked).status_code == status
 
 
+def test_pairs_that_truncation_makes_equal_are_counted_where_they_are_compared(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    """In CSV as spreadsheets save it: UTF-16, tabs, and capital letters in the header."""
+    lines = ["Prompt\tChosen\tRejected"]
+    lines += [f"{'Où ça ? ' * (9 * (i == 3))}Which {i}?\tThis, yes.\tThis, no." for i in range(6)]
+    file = ("pairs.csv", "\r\n".join(lines).encode("utf-16"))
+    made = client.post("/api/v1/datasets", files={"file": file}).raise_for_status().json()
+    with unit_of_work(engine) as db:
+        token_stats.count_rows(db, settings, "spoken", dataset=made["id"], with_bad=True)
+    recipe = {"method": "dpo", "dataset": "pairs", "base_model": "spoken"}
+
+    answers = [
+        client.post("/api/v1/plan", json={"recipe": recipe | {"data": {"max_length": length}}})
+        for length in (200, 110)
+    ]
+    page = client.get(f"/datasets/{made['id']}/stats", params=ASKED | {"max_length": 110}).text
+
+    whole, cut = ("\n".join(answer.raise_for_status().json()["warnings"]) for answer in answers)
+    lost = (
+        "1 of 6 rows will be truncated to 110 tokens; in 1 of them, no difference between the "
+        "answers is left, so training leaves these rows out."
+    )
+    assert made["kind"] == "preference"
+    assert "truncated" not in whole
+    assert lost in cut
+    assert lost in parse_page(page).one(id="stats").text
+
+
 def test_invalid_max_length_shows_error(client: TestClient) -> None:
     assert "Enter a number from 1 to 1,048,576." in shown(client, max_length="many")
 
