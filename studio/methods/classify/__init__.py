@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-from studio.methods.base import Method, full_preset, lora_preset, quick_preset
+from studio.methods.base import Method, full_preset, lora_preset
 from studio.methods.heads import HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
@@ -96,5 +96,5 @@ METHOD = Method(
         "conversation": "The last answer of each conversation is its label, and what comes before "
         "is what the model reads."
     },
-    presets=(lora_preset(), full_preset(2e-5), quick_preset(learning_rate=3e-3)),
+    presets=(lora_preset(), full_preset(2e-5)),
 )

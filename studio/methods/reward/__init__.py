@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from studio.methods import dpo
-from studio.methods.base import Method, full_preset, lora_preset, quick_preset
+from studio.methods.base import Method, full_preset, lora_preset
 from studio.methods.heads import HeadOptimisation, HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
@@ -76,6 +76,6 @@ METHOD = Method(
         "ranked": "Only the best and the worst answer of each row are compared. The answers "
         "between them are not used."
     },
-    presets=(lora_preset(), full_preset(1e-5), quick_preset(learning_rate=3e-3)),
+    presets=(lora_preset(), full_preset(1e-5)),
     sequences_per_row=2,
 )
