@@ -105,6 +105,19 @@ class ModelFacts:
         """The float64 layers of a model that also has other dtypes."""
         return self.float64_layers if len(self.stored) > 1 else ()
 
+    def without_output(self) -> "ModelFacts":
+        """Return the facts of the model without an output layer that is not the embeddings too."""
+        dropped = sum(weight.size for weight in self.weights if _is_output_alone(weight))
+        loaded = Counter(self.load_dtypes)
+        if loaded:
+            loaded[self.embedding_dtype or loaded.most_common(1)[0][0]] -= dropped
+        return replace(
+            self,
+            parameters=self.parameters - dropped,
+            weights=tuple(weight for weight in self.weights if not _is_output_alone(weight)),
+            load_dtypes=dict(loaded),
+        )
+
     def rounding_to(
         self, to: DType, *, keeps_own: bool = False, is_quantised: bool = False
     ) -> CastRounding | None:
@@ -127,6 +140,10 @@ class ModelFacts:
             for power, share in self.stats.exponent_shares.items()
             if 2.0 ** (power - 8) > learning_rate
         )
+
+
+def _is_output_alone(weight: ModelWeight) -> bool:
+    return weight.is_output and not weight.is_embedding
 
 
 def read(folder: Path) -> ModelFacts:

@@ -38,6 +38,9 @@ from studio.weights.model_facts import ModelFacts
 
 Moment = Literal["backward", "update"]
 
+_SCORES = frozenset({"score", "label"})
+"""Outputs of models that have a small head instead of the layer that scores every token."""
+
 RUNTIME_BYTES = 27_000_000
 """Bytes a trainer takes on a CPU besides its tensors, measured with a model without weights."""
 KERNEL_BYTES, _SHAPES = 8_000_000, 7
@@ -172,6 +175,8 @@ def estimate(
     On a GPU this is what torch allocates, without the driver's own 0.5 GB.
 
     """
+    if recipe.outputs in _SCORES:
+        facts = facts.without_output()
     shape, sizes = facts.shape, number_formats.plan_dtypes(recipe, facts).sizes
     if sizes is None or shape is None or not is_supported(recipe, facts):
         return None
@@ -226,7 +231,14 @@ def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
 
 
 def _logits_bytes(step: TrainingStep) -> int:
-    """Return the bytes of logits and loss, with the gradient computed tile by tile."""
+    """Return the bytes of logits and loss, with the gradient computed tile by tile.
+
+    Without logits, memory peaks where the backward pass has reached the last layer: gradients of
+    its output, in float32, and of what is inside its MLP.
+    """
+    if step.recipe.outputs in _SCORES:
+        inside = 2 * step.shape.intermediate * step.compute_bytes
+        return step.load.tokens * (2 * 4 * step.shape.hidden_size + inside)
     rows = step.load.batch * step.load.answer_tokens
     columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
     tile = min(rows, _TILE_ROWS) * min(step.shape.vocab_size, columns)
@@ -305,7 +317,7 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         activations=tokens
         * (4 * shape.hidden_size + 3 * shape.intermediate)
         * step.hidden_state_bytes,
-        scores=rows * columns * bytes_per_logit,
+        scores=0 if step.recipe.outputs in _SCORES else rows * columns * bytes_per_logit,
     )
     share = 0 if step.on_gpu else _VALIDATION_OVERHEAD
     return replace(breakdown, holes=round(share * _transient_bytes(breakdown)))
