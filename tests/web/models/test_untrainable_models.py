@@ -98,3 +98,11 @@ def test_encoder_decoder_is_trained_by_its_own_method(client: TestClient, tmp_pa
     assert not [message for message in refusals(str(known)) if "cannot train" in message]
     assert "Sequence to sequence cannot train mbart models" in refusals(str(other))[0]
     assert refusals("starter")[0].startswith(KIND_DESCRIPTIONS["causal"])
+
+
+def test_refusal_is_in_the_language_of_the_page(client: TestClient, folder: str) -> None:
+    client.cookies.set("language", "zh-Hans")
+    page = client.post("/models/folder", data={"folder": folder})
+
+    assert "请选择因果语言模型" in page.text
+    assert "This is " not in parse_page(page.text).text
