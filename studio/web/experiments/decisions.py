@@ -9,7 +9,7 @@ from studio.db.tables import Dataset, DatasetVersion, Model
 from studio.errors import InvalidError
 from studio.intake import mapping_text
 from studio.intake.mapping import Mapping
-from studio.methods import AnyRecipe, readers
+from studio.methods import AnyRecipe, model_compatibility, readers
 from studio.methods.base import Method, Preset
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services.datasets import starter_dataset
@@ -23,6 +23,7 @@ from studio.web.forms import choices
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 from studio.web.i18n.translation import translate
+from studio.weights.architectures import FAMILY_KINDS
 from studio.weights.model_facts import ModelFacts
 
 
@@ -81,9 +82,17 @@ class Decisions:
 
     @property
     def better_goal(self) -> Method | None:
-        """The method made for the chosen data, if the form's own is another that can read it."""
+        """The method made for the chosen data, if the form's own is another that can read it.
+
+        A method that cannot train the chosen model is no better.
+        """
         fitting = self.data.methods if self.data else []
-        return fitting[0] if self.method in fitting[1:] else None
+        family = self.model.family if self.model else ""
+        kind = FAMILY_KINDS.get(family)
+        if self.method not in fitting[1:]:
+            return None
+        is_refused = model_compatibility.untrainable_reason(kind, family, fitting[:1])
+        return None if is_refused else fitting[0]
 
 
 @dataclass(frozen=True, slots=True)

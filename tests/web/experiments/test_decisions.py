@@ -224,6 +224,15 @@ def test_dataset_that_does_not_fit_offers_another_goal(client: TestClient) -> No
     assert button.attributes["value"] == "method:sft"
 
 
+def test_no_goal_is_offered_that_refuses_the_model(client: TestClient, tmp_path: Path) -> None:
+    weights = {"a": ("F32", [0.5] * 4)}
+    folder = safetensors_folders.write(tmp_path / "t5", weights, model_type="t5")
+    query = "?method=seq2seq&dataset=starter&base_model="
+
+    assert "Made for this data" in page_at(client, f"{query}starter").text
+    assert "Made for this data" not in page_at(client, f"{query}{folder}").text
+
+
 def test_short_words_do_not_ask_the_hub(client: TestClient) -> None:
     page = parse_page(client.get("/new/hub?q=q", headers=HTMX).text)
 
