@@ -282,6 +282,12 @@ class DatasetVersion(SQLModel, table=True):
 
     A list of `studio.intake.quality.dataset_checks.Finding`; None if not checked yet.
     """
+    answers: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    """What the answers of its training rows are.
+
+    A `studio.intake.quality.answer_facts.AnswerFacts`; None if not checked yet, or by an earlier
+    release.
+    """
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 

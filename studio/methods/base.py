@@ -1,10 +1,11 @@
 """What the studio knows about a training method without loading torch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from studio.intake.mapping import RowKind, ShapeName
+from studio.intake.quality.answer_facts import AnswerFacts
 from studio.metrics import MethodMetrics, MetricSpec
 from studio.recipe.base import Recipe
 from studio.weights.architectures import ModelKind
@@ -42,6 +43,8 @@ class Method:
     """What it trains on in rows of each kind it can read; other kinds are refused."""
     ignores: Mapping[ShapeName, str] = field(default_factory=dict)
     """What it does not use in rows of some shapes, and what that means."""
+    answer_problem: Callable[[AnswerFacts], str] = lambda _facts: ""
+    """Returns why it cannot learn the answers of a conversation dataset, or "" if it can."""
     sequences_per_row: int = 1
     """How many sequences the model reads for one row."""
 

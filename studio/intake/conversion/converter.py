@@ -25,6 +25,7 @@ from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, ProgressCallback, report_progress, track_path
 from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, RowKind, Split
 from studio.intake.problems import Problem, ProblemCode, ProblemTally
+from studio.intake.quality.answer_facts import AnswerFacts
 from studio.intake.quality.dataset_checks import Finding
 from studio.intake.raw_rows import AssignedSplit, FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers import file_reader
@@ -207,6 +208,8 @@ class ConversionResult:
     """Usable rows left out by choice: by filters, sampling and so on."""
     findings: list[Finding] = field(default_factory=list)
     """Possible problems in the rows, once the data checks have run."""
+    answers: AnswerFacts = field(default_factory=AnswerFacts)
+    """What the answers are, once the data checks have run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,10 +105,10 @@ class ConversionJob:
             lambda share: on_progress(READ_SHARE * share),
             self.validation,
         )
-        findings = dataset_checks.check_and_store(
+        report = dataset_checks.check_and_store(
             folder, lambda share: self._report_in_time(on_progress, share)
         )
-        return replace(result, findings=findings)
+        return replace(result, findings=report.findings, answers=report.answers)
 
     def _report_in_time(self, on_progress: ProgressCallback, share: float) -> None:
         if self.limits.deadline is not None:

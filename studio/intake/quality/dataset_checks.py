@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from studio import files
 from studio.intake.files.limits import ProgressCallback
+from studio.intake.quality import answer_facts
+from studio.intake.quality.answer_facts import AnswerCounter, AnswerFacts
 from studio.intake.quality.language_check import RowSample, find_other_languages
 from studio.intake.quality.row_checks import (
     LONG_BYTES,
@@ -79,34 +81,46 @@ class Finding:
     """For repeated rows, the row that each repeats; for an overlap, a row of the training part."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetReport:
+    """What the checks of a dataset found out."""
+
+    findings: list[Finding]
+    """Blocking ones first."""
+    answers: AnswerFacts
+    """Of the training part."""
+
+
 def check_dataset(
     train: Path,
     validation: Path | None,
     on_progress: ProgressCallback = lambda _share: None,
     *,
     languages: bool = True,
-) -> list[Finding]:
-    """Check a dataset's rows and return the findings, blocking ones first.
+) -> DatasetReport:
+    """Check a dataset's rows.
 
     Detecting `languages` loads a model of 75 MB, which stays loaded.
     """
-    findings, parts = _check_parts(train, validation, on_progress)
+    findings, parts, answers = _check_parts(train, validation, on_progress)
     # The rows' hashes are freed by now: the model takes as much memory.
     for path, part, sample, script in parts if languages else ():
         message, count, rows = find_other_languages(path, sample, script, MAX_LISTED_ROWS)
         if count:
             code = "other_language"
             findings.append(Finding(code=code, message=message, count=count, rows=rows, part=part))
-    return sorted(findings, key=lambda one: (not one.blocking, one.part, -one.count))
+    findings.sort(key=lambda one: (not one.blocking, one.part, -one.count))
+    return DatasetReport(findings=findings, answers=answers)
 
 
 def _check_parts(
     train: Path, validation: Path | None, on_progress: ProgressCallback
-) -> tuple[list[Finding], list[tuple[Path, Part, RowSample, str]]]:
-    """Return the findings, and for each part its sample of rows and its main script."""
+) -> tuple[list[Finding], list[tuple[Path, Part, RowSample, str]], AnswerFacts]:
+    """Return the findings, each part's sample of rows and main script, and the answers' facts."""
     total_bytes = train.stat().st_size + (validation.stat().st_size if validation else 0)
     train_scan = _scan_part(train, lambda done: on_progress(done / total_bytes))
-    findings = [*_part_findings(train_scan, "train")]
+    answers = train_scan.answer_facts.facts()
+    findings = [*_part_findings(train_scan, "train"), *_rare_label_findings(answers)]
     parts: list[tuple[Path, Part, RowSample, str]]
     parts = [(train, "train", train_scan.sample, _main_script(train_scan))]
     if validation is not None:
@@ -128,7 +142,7 @@ def _check_parts(
         findings.append(
             Finding(code="too_few_rows", message=message, count=1, rows=rows, blocking=True)
         )
-    return findings, parts
+    return findings, parts, answers
 
 
 @dataclass(slots=True)
@@ -158,6 +172,7 @@ class _PartScan:
     sample: RowSample = field(default_factory=RowSample)
     answers: dict[str, _RowNumbers] = field(default_factory=dict)
     """Collected only while there are few."""
+    answer_facts: AnswerCounter = field(default_factory=AnswerCounter)
     labels: Counter[bool] = field(default_factory=Counter)
     labels_listed: dict[str, _RowNumbers] = field(default_factory=dict)
     """By label, of rows that may have several. Collected only while there are few."""
@@ -199,6 +214,7 @@ class _PartScan:
         self.sample.add(line, row)
         if len(self.answers) <= _MAX_CLASSES and "text" not in row:
             self.answers.setdefault(last_answer(row)[:100], _RowNumbers()).note(self.rows)
+        self.answer_facts.add(row)
         if "label" in row:
             self.labels[row["label"]] += 1
         for label in row.get("labels", ()) if len(self.labels_listed) <= _MAX_CLASSES else ():
@@ -375,6 +391,20 @@ def _one_sided_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     yield Finding(code="one_sided", message=message, count=min(good, bad), rows=[], part=part)
 
 
+def _rare_label_findings(facts: AnswerFacts) -> Iterator[Finding]:
+    """Report labels with too few training rows to be learned."""
+    if facts.rows < _MIN_ROWS or not answer_facts.are_classes(facts):
+        return
+    rare = [label for label, rows in facts.labels.items() if rows < answer_facts.FEW_ROWS]
+    if rare:
+        count = sum(facts.labels[label] for label in rare)
+        message = (
+            f"Labels with fewer than {answer_facts.FEW_ROWS} training rows are hardly learned: "
+            f"{answer_facts.shorten(rare)}"
+        )
+        yield Finding(code="rare_labels", message=message, count=count, rows=[])
+
+
 def _class_part_findings(train_scan: _PartScan, validation_scan: _PartScan) -> Iterator[Finding]:
     """Report labels that only one of the parts has."""
     trained = train_scan.classes
@@ -433,23 +463,26 @@ SHOWN_ROWS = 20
 
 def check_and_store(
     folder: Path, on_progress: ProgressCallback = lambda _share: None, *, languages: bool = True
-) -> list[Finding]:
+) -> DatasetReport:
     """Check the rows in a folder, store the findings there, and return them shortened.
 
     See `check_dataset` for `languages`.
     """
     validation = folder / ROW_FILES["validation"]
     validation_file = validation if validation.exists() else None
-    findings = check_dataset(
+    report = check_dataset(
         folder / ROW_FILES["train"], validation_file, on_progress, languages=languages
     )
     rows = {
         _finding_key(finding.code, finding.part): [finding.rows, finding.twins]
-        for finding in findings
+        for finding in report.findings
     }
     files.replace_text(folder / FINDINGS_FILE, json.dumps(rows))
     on_progress(1)
-    return [replace(finding, rows=finding.rows[:SHOWN_ROWS], twins=[]) for finding in findings]
+    findings = [
+        replace(finding, rows=finding.rows[:SHOWN_ROWS], twins=[]) for finding in report.findings
+    ]
+    return replace(report, findings=findings)
 
 
 def rows_with_finding(folder: Path, code: str, part: Part) -> dict[int, int | None]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
+from studio.intake.quality.answer_facts import label_problem
 from studio.methods.base import Method, full_preset, lora_preset
 from studio.methods.heads import HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
@@ -96,5 +97,6 @@ METHOD = Method(
         "conversation": "The last answer of each conversation is its label, and what comes before "
         "is what the model reads."
     },
+    answer_problem=label_problem,
     presets=(lora_preset(), full_preset(2e-5)),
 )

@@ -71,7 +71,10 @@ def _write_rows(job: ConversionJob, rows: Path, report: ReportProgress) -> dict[
 
 def scan(_folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
     """Check the rows in `params["rows"]`, store the findings in that folder and return them."""
-    findings = dataset_checks.check_and_store(
+    checked = dataset_checks.check_and_store(
         Path(params["rows"]), lambda share: report("checking the rows", share)
     )
-    return {"findings": [asdict(finding) for finding in findings]}
+    return {
+        "findings": [asdict(finding) for finding in checked.findings],
+        "answers": asdict(checked.answers),
+    }

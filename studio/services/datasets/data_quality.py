@@ -17,8 +17,10 @@ from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.quality import dataset_checks
 from studio.intake.quality import row_checks as spotted
+from studio.intake.quality.answer_facts import AnswerFacts
 from studio.intake.rows.paging import Page
 from studio.methods import METHODS, AnyRecipe, readers
+from studio.methods.base import Method
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part, RowQuery
@@ -34,7 +36,8 @@ DUPLICATE_CODES: dict[str, Literal["exact", "question"]] = {
 """Findings that keep the first of each group of rows, and their mapping option."""
 
 _IMBALANCE_CODES = {
-    *("uneven_classes", "one_answer", "one_sided", "longer_is_better", "unmeasured_classes")
+    *("uneven_classes", "one_answer", "one_sided", "longer_is_better", "unmeasured_classes"),
+    "rare_labels",
 }
 
 
@@ -72,6 +75,7 @@ def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
     version = db.get(DatasetVersion, task.params["version"])
     if result and version is not None:
         version.findings = result["findings"]
+        version.answers = result.get("answers")
 
 
 def can_exclude(mapping: Mapping, finding: dict[str, Any]) -> bool:
@@ -180,15 +184,40 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
 def _unreadable_rows(version: DatasetVersion | None, recipe: AnyRecipe) -> Iterator[Refusal]:
     method = METHODS[recipe.method]
-    if version is None or version.kind in method.trains_on:
+    if version is None:
         return
-    fitting = " or ".join(other.purpose for other in readers(version.kind))
+    if version.kind in method.trains_on:
+        yield from _unlearnable_answers(version, method)
+        return
+    fitting = " or ".join(other.purpose for other in readers(version.kind) if fits(version, other))
     yield Refusal(
         message=f"{method.title} cannot train on {KIND_NAMES[version.kind]}.",
         hint=f"Choose another dataset, or: {fitting}.",
         param="dataset",
         link=f"/datasets/{version.dataset_id}",
     )
+
+
+def _unlearnable_answers(version: DatasetVersion, method: Method) -> Iterator[Refusal]:
+    if problem := answer_problem(version, method):
+        yield Refusal(
+            message=problem,
+            hint="Check the column mapping, or choose another dataset or method.",
+            param="dataset",
+            link=f"/datasets/{version.dataset_id}",
+        )
+
+
+def answer_problem(version: DatasetVersion, method: Method) -> str:
+    """Return why a method cannot learn the answers of a version, or "" as far as is known."""
+    if version.answers is None or version.kind != "conversation":
+        return ""
+    return method.answer_problem(AnswerFacts(**version.answers))
+
+
+def fits(version: DatasetVersion, method: Method) -> bool:
+    """Whether a method can train on a version: on rows of its kind, and on its answers."""
+    return version.kind in method.trains_on and not answer_problem(version, method)
 
 
 def build_notice(db: Session, recipe: AnyRecipe) -> DataNotice | None:

@@ -297,6 +297,7 @@ def _insert_version(db: Session, dataset: Dataset, conversion: ConversionResult)
         problems=[asdict(entry) | {"blocking": False} for entry in conversion.problems],
         removed={str(reason): rows for reason, rows in conversion.removed.items()},
         findings=[asdict(entry) for entry in conversion.findings],
+        answers=asdict(conversion.answers),
     )
     db.add(version)
     db.flush()

@@ -37,6 +37,8 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
         )
         db.add(dataset)
         db.flush()
+        # The web creates it at startup, and all its rows are English.
+        report = dataset_checks.check_and_store(first, languages=False)
         version = DatasetVersion(
             dataset_id=dataset.id or 0,
             number=1,
@@ -45,11 +47,8 @@ def get_or_create(db: Session, folder: Path) -> Dataset:
             sha256=hash_rows(first),
             train_rows=_count_lines(train),
             validation_rows=_count_lines(validation),
-            # The web creates it at startup, and all its rows are English.
-            findings=[
-                asdict(finding)
-                for finding in dataset_checks.check_and_store(first, languages=False)
-            ],
+            findings=[asdict(finding) for finding in report.findings],
+            answers=asdict(report.answers),
         )
         db.add(version)
         files.sync_folder(stage)

@@ -19,6 +19,7 @@ from studio.intake import mapping_text
 from studio.intake.conversion import file_preview
 from studio.intake.files.formats import ACCEPTED_EXTENSIONS, SUPPORTED_FORMATS
 from studio.intake.mapping import Mapping
+from studio.intake.quality.answer_facts import AnswerFacts
 from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
 from studio.intake.readers.file_reader import ROW_UNITS
 from studio.intake.rows.paging import Page
@@ -206,6 +207,11 @@ class VersionEntry:
     runs: int
 
 
+def _method_uses(version: DatasetVersion, mapping: Mapping) -> list[mapping_view.MethodUse]:
+    facts = None if version.answers is None else AnswerFacts(**version.answers)
+    return mapping_view.method_uses(mapping, facts)
+
+
 def build_context(
     db: Session, config: Settings, dataset: Dataset, query: DatasetQuery
 ) -> dict[str, Any]:
@@ -223,7 +229,7 @@ def build_context(
         "entries": _version_entries(all_versions, versions.count_runs(db, dataset.id or 0)),
         "words": mapping_text.describe_mapping(mapping) if mapping else "",
         "split_words": mapping_text.describe_split(mapping.split) if mapping else "",
-        "uses": mapping_view.method_uses(mapping) if mapping else [],
+        "uses": _method_uses(version, mapping) if version and mapping else [],
         "reasons": EXCLUSION_REASONS,
         "place": ROW_UNITS.get(dataset.format, "row"),
         "query": query,

@@ -1,6 +1,7 @@
 """Template context of the mapping page, for the form as it is filled in."""
 
 from collections.abc import Mapping as Values
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -22,6 +23,7 @@ from studio.intake.files.encodings import ENCODINGS, EncodingPreview
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, Split
+from studio.intake.quality.answer_facts import AnswerCounter, AnswerFacts
 from studio.intake.raw_rows import RawRow
 from studio.intake.readers.option_detection import TEXT_FORMATS, detect_options
 from studio.intake.row_formats.schema import to_training_example
@@ -48,12 +50,26 @@ class MethodUse(NamedTuple):
     ignored: str
 
 
-def method_uses(mapping: Mapping) -> list[MethodUse]:
-    """Return the methods that can train on what a mapping produces, the most suitable first."""
+def method_uses(mapping: Mapping, answers: AnswerFacts | None = None) -> list[MethodUse]:
+    """Return the methods that can train on what a mapping produces, the most suitable first.
+
+    `answers` are the facts of its rows, as far as they are known.
+    """
     return [
         MethodUse(method, method.trains_on[mapping.kind], method.ignores.get(mapping.shape, ""))
         for method in readers(mapping.kind)
+        if answers is None or not answers.rows or not method.answer_problem(answers)
     ]
+
+
+def _count_answers(mapping: Mapping, rows: Sequence[PreviewedRow]) -> AnswerFacts | None:
+    """Return the facts of the first rows; None if a column is known to hold labels."""
+    counter = AnswerCounter()
+    for row in rows:
+        if row.row is not None:
+            counter.add(row.row)
+    # The first rows may have more labels than they can teach.
+    return None if mapping.shape == "classification" else counter.facts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +113,7 @@ def preview_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Map
         rows=usable_rows[:SHOWN_ROWS],
         dropped=dropped[:SHOWN_ROWS],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
-        uses=method_uses(mapping),
+        uses=method_uses(mapping, _count_answers(mapping, usable_rows)),
         rejected=sum(
             row.row is not None and to_training_example(row.row).is_good is False
             for row in usable_rows

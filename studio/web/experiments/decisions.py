@@ -12,7 +12,7 @@ from studio.intake.mapping import Mapping
 from studio.methods import AnyRecipe, model_compatibility, readers
 from studio.methods.base import Method, Preset
 from studio.recipe.precision import AUTO, PRECISIONS
-from studio.services.datasets import starter_dataset
+from studio.services.datasets import data_quality, starter_dataset
 from studio.services.estimates import model_catalogue
 from studio.services.estimates.estimates import MemoryEstimate
 from studio.services.models import models
@@ -128,7 +128,9 @@ def list_data(db: Session) -> list[DataChoice]:
             dataset=dataset,
             version=version,
             words=mapping_text.describe_mapping(Mapping.model_validate(version.mapping)),
-            methods=readers(version.kind),
+            methods=[
+                method for method in readers(version.kind) if data_quality.fits(version, method)
+            ],
         )
         for dataset, version in choices.ready_datasets(db)
     ]

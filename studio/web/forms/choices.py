@@ -10,7 +10,7 @@ from studio.hardware import Hardware
 from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services.datasets import datasets, versions
+from studio.services.datasets import data_quality, datasets, versions
 from studio.services.estimates import model_catalogue
 from studio.services.models import models
 from studio.services.precision import recommendation
@@ -102,13 +102,15 @@ def ready_datasets(db: Session) -> list[tuple[Dataset, DatasetVersion]]:
 
 
 def _fits(version: DatasetVersion, method: Method) -> bool:
-    return version.kind in method.trains_on
+    return data_quality.fits(version, method)
 
 
 def _dataset_label(dataset: Dataset, version: DatasetVersion, method: Method) -> str:
     if _fits(version, method):
         return f"{dataset.name} ({_row_count(version.train_rows)})"
     kind = gettext(KIND_NAMES[version.kind])
+    if version.kind in method.trains_on:
+        kind = gettext("other answers")
     return gettext("%(name)s (does not fit: %(kind)s)") % {"name": dataset.name, "kind": kind}
 
 

@@ -157,6 +157,37 @@ def test_incompatible_dataset_is_rejected_with_hint(client: TestClient) -> None:
     assert answer.json()["error"]["hint"] == hint
 
 
+def add_labelled(client: TestClient, name: str, labels: list[str]) -> int:
+    """Add a dataset of texts with these answers, and return its number."""
+    rows = "".join(f"text {i},{label}\n" for i, label in enumerate(labels))
+    files = {"file": ("rows.csv", io.BytesIO(b"prompt,answer\n" + rows.encode()), "text/csv")}
+    answer = client.post("/api/v1/datasets", files=files, data={"name": name})
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["id"])
+
+
+def test_answers_that_are_no_labels_are_refused_before_the_start(client: TestClient) -> None:
+    number = add_labelled(client, "chat", [f"answer {i}" for i in range(40)])
+    options = form_of(client, "?method=classify").one(id="dataset").all("option")
+    answer = client.post("/api/v1/runs", json=submission(method="classify", dataset="chat"))
+
+    assert "chat (does not fit: other answers)" in [one.text for one in options]
+    page = parse_page(client.get(f"/datasets/{number}").text)
+    assert "Learn labels" not in [one.text for one in page.all("a")]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (422, "dataset")
+    assert error["message"].startswith("The answers of this dataset are no labels")
+
+
+def test_labels_are_offered_where_answers_are_labels(client: TestClient) -> None:
+    number = add_labelled(client, "labels", ["good", "bad"] * 20)
+    page = parse_page(client.get(f"/datasets/{number}").text)
+    answer = client.post("/api/v1/runs", json=submission(method="classify", dataset="labels"))
+
+    assert "Learn labels" in [one.text for one in page.all("a")]
+    assert answer.status_code == 201, answer.text
+
+
 @pytest.mark.usefixtures("texts")
 def test_embedding_learning_rate_is_rejected_with_adapter(client: TestClient) -> None:
     rate = {"embedding_learning_rate": 1e-5}

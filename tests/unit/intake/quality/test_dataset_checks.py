@@ -29,7 +29,7 @@ def found(tmp_path: Path) -> Any:  # noqa: ANN401 -- a function of rows
     def look(rows: Sequence[Row], held: Sequence[Row] = ()) -> dict[str, Finding]:
         train = written(tmp_path / "train.jsonl", rows)
         validation = written(tmp_path / "validation.jsonl", held) if held else None
-        return {one.code: one for one in check_dataset(train, validation)}
+        return {one.code: one for one in check_dataset(train, validation).findings}
 
     return look
 
@@ -250,6 +250,16 @@ def labelled(*labels: str) -> list[Row]:
         names = {"labels": label.split("+")} if "+" in label else {}
         rows.append(pair(f"Text {i} of {len(labels)}", label.replace("+", ", ")) | names)
     return rows
+
+
+def test_labels_of_few_rows_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
+    rare = [pair(f"Rare text {i}", "rare") for i in range(3)]
+    told = found([*labelled("sport", "news"), *rare])["rare_labels"]
+
+    assert told.message == "Labels with fewer than 5 training rows are hardly learned: rare"
+    assert told.count == 3
+    assert "rare_labels" not in found([*labelled("sport", "news"), *rare, *rare])
+    assert "rare_labels" not in found(several(40))
 
 
 def test_class_that_one_part_lacks_is_reported(found: Any) -> None:  # noqa: ANN401 -- see above

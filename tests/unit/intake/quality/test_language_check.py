@@ -86,7 +86,7 @@ def found(tmp_path: Path) -> Any:  # noqa: ANN401 -- a function of rows
         for path, part in zip(paths, (rows, held or []), strict=True):
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part)
             path.write_text(text, encoding="utf-8")
-        told = check_dataset(paths[0], paths[1] if held else None)
+        told = check_dataset(paths[0], paths[1] if held else None).findings
         return [one for one in told if one.code == "other_language"]
 
     return look

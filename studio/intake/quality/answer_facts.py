@@ -1,0 +1,116 @@
+"""What the last answers of a dataset are: labels, numbers or free text.
+
+Methods that learn labels or numbers decide by this whether they can train on it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from studio.intake.quality.row_checks import last_answer
+from studio.intake.row_formats.message_formats import is_number
+
+MAX_LABELS = 1000
+"""With more distinct answers, they are no labels."""
+FEW_ROWS = 5
+"""A label with fewer training rows is hardly learned."""
+_SURE_ROWS = 4
+"""Rows per label, on average, of what is surely no free text."""
+_MAX_LABEL_CHARS = 200
+_NAMED = 5
+"""Labels that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFacts:
+    """What the last answers of one part of a dataset are."""
+
+    rows: int = 0
+    """Rows that are conversations."""
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """How many rows have each label; empty if there are more than `MAX_LABELS`."""
+    has_several: bool = False
+    """Whether some rows list several labels, or none."""
+    numbers: int = 0
+    """Rows whose answer is a number, or holds numbers by name."""
+    targets: tuple[str, ...] = ()
+    """The names of these numbers, as far as they have any."""
+
+
+@dataclass(slots=True)
+class AnswerCounter:
+    """Collects the facts of a part, row by row."""
+
+    rows: int = 0
+    labels: Counter[str] | None = field(default_factory=Counter)
+    has_several: bool = False
+    numbers: int = 0
+    targets: dict[str, None] = field(default_factory=dict)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        if "text" in row or "rejected" in row:
+            return
+        self.rows += 1
+        answer = last_answer(row).strip()
+        listed: list[str] | None = row.get("labels")
+        self.numbers += "numbers" in row or is_number(answer)
+        self.targets |= dict.fromkeys(row.get("numbers", ()))
+        if listed is not None and len(listed) != 1:
+            self.has_several = True
+        self._add_labels([answer] if listed is None else listed)
+
+    def _add_labels(self, labels: list[str]) -> None:
+        if self.labels is None:
+            return
+        self.labels.update(labels)
+        if len(self.labels) > MAX_LABELS or any(map(_is_long, labels)):
+            self.labels = None
+
+    def facts(self) -> AnswerFacts:
+        return AnswerFacts(
+            rows=self.rows,
+            labels=dict((self.labels or Counter()).most_common()),
+            has_several=self.has_several,
+            numbers=self.numbers,
+            targets=tuple(self.targets),
+        )
+
+
+def _is_long(label: str) -> bool:
+    return len(label) > _MAX_LABEL_CHARS
+
+
+def max_labels(rows: int) -> int:
+    """Return how many distinct labels a number of rows can teach: two rows each on average."""
+    return min(MAX_LABELS, max(rows // 2, 2))
+
+
+def label_problem(facts: AnswerFacts) -> str:
+    """Return why the answers are no labels to learn, or ""."""
+    if not facts.rows:
+        return "These rows have no labels."
+    if not facts.labels or len(facts.labels) > max_labels(facts.rows):
+        return "The answers of this dataset are no labels: too many of them are different."
+    if len(facts.labels) == 1 and not facts.has_several:
+        return f'All rows have the label "{next(iter(facts.labels))}".'
+    return ""
+
+
+def are_classes(facts: AnswerFacts) -> bool:
+    """Whether the answers repeat so often that they are surely labels."""
+    return not label_problem(facts) and len(facts.labels) * _SURE_ROWS <= facts.rows
+
+
+def number_problem(facts: AnswerFacts) -> str:
+    """Return why the answers are no numbers to learn, or ""."""
+    if facts.rows and facts.numbers == facts.rows:
+        return ""
+    if not facts.numbers:
+        return "The answers of this dataset are no numbers."
+    return f"{facts.rows - facts.numbers:,} of {facts.rows:,} answers are no numbers."
+
+
+def shorten(labels: list[str]) -> str:
+    """Return the first labels, for a sentence."""
+    return ", ".join(labels[:_NAMED]) + (", …" if len(labels) > _NAMED else "")

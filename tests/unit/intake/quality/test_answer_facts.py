@@ -1,0 +1,63 @@
+"""What the answers of a dataset are: labels, numbers or free text."""
+
+from typing import Any
+
+import pytest
+
+from studio.intake.quality.answer_facts import (
+    MAX_LABELS,
+    AnswerCounter,
+    AnswerFacts,
+    label_problem,
+    number_problem,
+)
+
+Row = dict[str, Any]
+
+
+def row(answer: str, **targets: Any) -> Row:  # noqa: ANN401 -- labels or numbers
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
+    return {"messages": turns, **targets}
+
+
+def facts(*rows: Row) -> AnswerFacts:
+    counter = AnswerCounter()
+    for one in rows:
+        counter.add(one)
+    return counter.facts()
+
+
+def test_labels_are_counted_by_row_most_frequent_first() -> None:
+    found = facts(row("b"), row(" a "), row("a"), row("a, b", labels=["a", "b"]))
+
+    assert found.labels == {"a": 3, "b": 2}
+    assert found.has_several
+    assert label_problem(found) == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([row(f"answer {i}") for i in range(8)], "too many of them are different"),
+        ([row("x" * 201), row("y"), row("y"), row("y")], "too many of them are different"),
+        ([row(f"{i % (MAX_LABELS + 1)}") for i in range(4000)], "too many of them are different"),
+        ([row("a"), row("a")], 'All rows have the label "a".'),
+        ([{"text": "A text."}], "have no labels"),
+    ],
+    ids=["all different", "long", "thousands", "one", "texts"],
+)
+def test_answers_that_are_no_labels_are_named(rows: list[Row], problem: str) -> None:
+    assert problem in label_problem(facts(*rows))
+
+
+def test_one_label_that_some_rows_lack_can_be_learned() -> None:
+    assert label_problem(facts(row("a", labels=["a"]), row("none", labels=[]))) == ""
+
+
+def test_numbers_are_recognised_with_and_without_names() -> None:
+    found = facts(row("1.5"), row("a: 1, b: 2", numbers={"a": 1.0, "b": 2.0}))
+
+    assert number_problem(found) == ""
+    assert found.targets == ("a", "b")
+    assert number_problem(facts(row("1"), row("x"))) == "1 of 2 answers are no numbers."
+    assert number_problem(facts(row("x"))) == "The answers of this dataset are no numbers."
