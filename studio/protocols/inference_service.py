@@ -82,6 +82,8 @@ class GenerationEnd(Message):
     """The number format that the model computed in, as in `events.Sampled`."""
     scores: dict[str, float] = Field(default_factory=dict)
     """By name, what a model gives that writes nothing."""
+    labels: list[str] = Field(default_factory=list)
+    """The labels that a classifier gives."""
 
 
 class GenerationChunk(Message):

@@ -93,6 +93,12 @@ class Recipe(Section):
         return self.outputs in ("text", "rewrite")
 
     @property
+    def keeps_best_model(self) -> bool:
+        """Whether the run ends with its best weights."""
+        patience = self.early_stopping.early_stopping_patience
+        return self.checkpoints.load_best_model_at_end or patience is not None
+
+    @property
     def packages(self) -> frozenset[str]:
         """The optional packages that the recipe needs."""
         quantised = self.adapter.quantised

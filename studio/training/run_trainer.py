@@ -167,11 +167,15 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         training, self._losses = self._losses, self.new_accumulator()
         try:
             output = super().evaluation_loop(*args, **kwargs)
+            self.keep_counts()
             sums = self._losses.read()
         finally:
             self._losses = training
         output.metrics.update(self.evaluation_metrics(sums))
         return output
+
+    def keep_counts(self) -> None:
+        """Write what an evaluation counted besides its metrics; nothing by default."""
 
     def evaluation_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return what an evaluation reports, from the sums over its rows."""

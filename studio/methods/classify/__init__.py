@@ -1,7 +1,9 @@
-"""Classification: the model learns which of several labels a text has."""
+"""Classification: the model learns which label a text has, or which ones."""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Gt, Lt
 
 from studio.intake.quality.answer_facts import label_problem
 from studio.methods.base import Method, full_preset, lora_preset
@@ -23,6 +25,10 @@ class Labels(HeadSection):
     ] = "none"
     """Let every label count equally as a whole if rare labels matter as much as common ones: then
     each row of a rare label counts more."""
+
+    threshold: Annotated[float, Gt(0), Lt(1), FieldSpec("Threshold of labels")] = 0.5
+    """If texts have several labels each, those of at least this probability are given. Lower it to
+    miss fewer labels; raise it to give fewer wrong ones. Without effect on texts of one label."""
 
 
 class ClassifyRecipe(HeadRecipe):
@@ -64,6 +70,15 @@ EVAL_MACRO_F1 = MetricSpec(
     tile="always",
 )
 """The mean over the labels that occur of the F1 score of each."""
+EVAL_MICRO_F1 = MetricSpec(
+    key="eval_micro_f1",
+    title="Validation micro F1",
+    source="eval",
+    better="higher",
+    is_objective=True,
+    tile="result",
+)
+"""The F1 score of all decisions on labels together, of texts that may have several."""
 BEST_EVAL_MACRO_F1 = MetricSpec(
     key="best_eval_macro_f1", title="Best validation macro F1", better="higher", chart="-"
 )
@@ -80,13 +95,14 @@ METHOD = Method(
     name="classify",
     title="Classification",
     purpose="Learn labels",
-    summary="Train a model that reads a text and gives it one of several labels.",
+    summary="Train a model that reads a text and gives it one of several labels, or some of them.",
     recipe=ClassifyRecipe,
     metrics=MethodMetrics(
         (
             EVAL_MACRO_F1,
             BEST_EVAL_MACRO_F1,
             EVAL_ACCURACY,
+            EVAL_MICRO_F1,
             ACCURACY,
             *(replace(spec, unit="nats") for spec in (LOSS, EVAL_LOSS)),
             CALIBRATION_ERROR,
@@ -94,8 +110,8 @@ METHOD = Method(
         objective=EVAL_MACRO_F1,
     ),
     trains_on={
-        "conversation": "The last answer of each conversation is its label, and what comes before "
-        "is what the model reads."
+        "conversation": "The last answer of each conversation is its label, or a list of labels; "
+        "what comes before is what the model reads."
     },
     answer_problem=label_problem,
     presets=(lora_preset(), full_preset(2e-5)),

@@ -9,16 +9,16 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
+from studio.intake.quality.answer_facts import max_labels
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import TrainingRow
 from studio.training.data.tokenisation import Collator, Examples
 
 COLUMNS = ("input_ids", "labels", "label")
-MAX_LABELS = 1000
 
 
-def label_of(row: TrainingRow) -> str:
-    """Return the label of a row: its last answer.
+def labels_of(row: TrainingRow) -> Sequence[str]:
+    """Return the labels of a row: those listed beside its last answer, or that answer.
 
     Raises:
         TrainingError: it has none.
@@ -31,7 +31,12 @@ def label_of(row: TrainingRow) -> str:
             f"{row.location} has no label.",
             hint="Choose a dataset of texts and labels: the label is the last answer.",
         )
-    return str(last["content"]).strip()
+    return (str(last["content"]).strip(),) if row.labels is None else row.labels
+
+
+def has_several(rows: Sequence[TrainingRow]) -> bool:
+    """Whether some rows have several labels, or none."""
+    return any(len(labels_of(row)) != 1 for row in rows)
 
 
 def list_labels(rows: Sequence[TrainingRow]) -> tuple[str, ...]:
@@ -41,14 +46,14 @@ def list_labels(rows: Sequence[TrainingRow]) -> tuple[str, ...]:
         TrainingError: there is only one, or the answers are no labels.
 
     """
-    labels = sorted({label_of(row) for row in rows})
-    if len(labels) == 1:
+    labels = sorted({label for row in rows for label in labels_of(row)})
+    if len(labels) == 1 and not has_several(rows):
         raise TrainingError(
             "bad_row",
             f'All {len(rows):,} rows have the label "{labels[0]}".',
             hint="Add rows with other labels: the model learns from the difference.",
         )
-    if len(labels) > min(MAX_LABELS, max(len(rows) // 2, 2)):
+    if not labels or len(labels) > max_labels(len(rows)):
         raise TrainingError(
             "bad_row",
             f"The {len(rows):,} rows have {len(labels):,} different answers, so these are not "
@@ -71,7 +76,7 @@ def tokenise(
 
     """
     for row in rows:
-        label_of(row)
+        labels_of(row)
     assert template is not None  # noqa: S101 -- rows with labels are conversations
     texts = [template.render_prompt(row.messages[:-1]) for row in rows]
     found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
@@ -91,7 +96,7 @@ def tokenise(
 
 @dataclass(frozen=True, slots=True)
 class LabelCollator(Collator):
-    """Makes a batch of texts, with the number of the label of each."""
+    """Makes a batch of texts, with the number of the label of each, or a mark per label."""
 
     def __call__(self, rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         # A dataclass with slots has no `super()` without arguments.

@@ -2,16 +2,31 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from trl.trainer.utils import disable_dropout_in_model
 
 from studio.methods.classify import METHOD, ClassifyRecipe
-from studio.methods.classify.texts import COLUMNS, LabelCollator, label_of, list_labels, tokenise
-from studio.training.accumulators import SumAccumulator
+from studio.methods.classify.counting import (
+    LabelAccumulator,
+    LabelCounts,
+    LabelSetAccumulator,
+    balanced_weights,
+    positive_weights,
+)
+from studio.methods.classify.texts import (
+    COLUMNS,
+    LabelCollator,
+    has_several,
+    labels_of,
+    list_labels,
+    tokenise,
+)
+from studio.protocols import label_reports
+from studio.protocols.label_reports import Confusion, LabelReport, LabelScore
 from studio.training.data.rows import TrainingRow
 from studio.training.head_trainer import Batch, HeadTrainer
 from studio.training.job import TrainingJob
@@ -22,12 +37,11 @@ from studio.training.run_trainer import build_arguments
 
 __all__ = ["build", "choose_head", "tokenise"]
 
-BINS = 15
-"""Ranges of confidence that the calibration error compares."""
-
 
 def choose_head(rows: Sequence[TrainingRow]) -> Head:
     """Return the head of a classifier: one score per label."""
+    if has_several(rows):
+        return Head(list_labels(rows), "multi_label_classification")
     return Head(list_labels(rows), "single_label_classification")
 
 
@@ -35,35 +49,27 @@ def build(recipe: ClassifyRecipe, job: TrainingJob) -> "LabelTrainer":
     """Build the trainer of a run."""
     disable_dropout_in_model(job.model)
     args = build_arguments(recipe, job, METHOD.objective)
-    trainer = LabelTrainer(job, args, early_stopping.callbacks(recipe))
+    config = job.model.config
+    several = config.problem_type == "multi_label_classification"
+    kind = LabelSetTrainer if several else LabelTrainer
+    if several:
+        # Whoever loads the model reads here which labels it gives.
+        config.label_threshold = recipe.labels.threshold
+    trainer = kind(job, args, early_stopping.callbacks(recipe))
     trainer.head_lr_ratio = recipe.head.head_lr_ratio
-    numbers: Mapping[str, int] = job.model.config.label2id
+    trainer.job = job
+    numbers: Mapping[str, int] = config.label2id
     for data, rows in (
         (trainer.train_dataset, job.train.rows),
         (trainer.eval_dataset, job.validation.rows),
     ):
-        _number_labels(data, rows, numbers)
+        # A dry run builds the trainer with one row alone.
+        for example, row in zip(data, rows, strict=True):
+            example["label"] = trainer.target([numbers[name] for name in labels_of(row)])
     if recipe.labels.class_weights == "balanced":
-        counts = Counter(numbers[label_of(row)] for row in job.train.rows)
-        trainer.weights = torch.tensor(balanced_weights(counts, len(numbers)))
+        counts = Counter(numbers[name] for row in job.train.rows for name in labels_of(row))
+        trainer.weights = torch.tensor(trainer.weigh(counts, len(job.train.rows)))
     return trainer
-
-
-def balanced_weights(rows: Mapping[int, int], count: int) -> list[float]:
-    """Return a weight for each of the labels, with which each counts equally as a whole.
-
-    `rows` has the number of rows of each label that occurs. Their mean over the rows is 1.
-    """
-    each = sum(rows.values()) / len(rows)
-    return [each / rows[number] if number in rows else 1.0 for number in range(count)]
-
-
-def _number_labels(
-    data: Sequence[dict[str, Any]], rows: Sequence[TrainingRow], numbers: Mapping[str, int]
-) -> None:
-    # A dry run builds the trainer with one row alone.
-    for example, row in zip(data, rows, strict=True):
-        example["label"] = torch.tensor(numbers[label_of(row)])
 
 
 class LabelTrainer(HeadTrainer):
@@ -73,10 +79,31 @@ class LabelTrainer(HeadTrainer):
     columns = COLUMNS
     weights: Tensor | None = None
     """Of the labels in the loss of training steps: shape (labels,)."""
-    _losses: "LabelAccumulator"
+    job: TrainingJob
+    _losses: Any
 
-    def new_accumulator(self) -> "LabelAccumulator":
-        return LabelAccumulator(self.args.device, len(self.model.config.id2label))
+    @property
+    def names(self) -> list[str]:
+        """The labels, by number."""
+        labels: Mapping[int, str] = self.model.config.id2label
+        return [labels[number] for number in range(len(labels))]
+
+    def new_accumulator(self) -> LabelAccumulator | LabelSetAccumulator:
+        return LabelAccumulator(self.args.device, len(self.names))
+
+    def target(self, numbers: Sequence[int]) -> Tensor:
+        """Return what the model learns of a text with these labels."""
+        return torch.tensor(numbers[0])
+
+    def weigh(self, rows: Mapping[int, int], total: int) -> list[float]:
+        """Return a weight for each label, given how many of the rows have it."""
+        del total
+        return balanced_weights(rows, len(self.names))
+
+    def losses(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the loss of each text: shape (texts,)."""
+        losses = cross_entropy(scores, labels, reduction="none")
+        return losses if weights is None else losses * weights.to(losses)[labels]
 
     def compute_loss(
         self,
@@ -87,70 +114,82 @@ class LabelTrainer(HeadTrainer):
     ) -> Tensor:
         """Return the mean loss over the texts of the whole accumulated batch."""
         scores, labels = self.scores(model, inputs), inputs["label"]
-        losses = cross_entropy(scores, labels, reduction="none")
+        losses = self.losses(scores, labels, None)
         self._losses.add_texts(losses, scores, labels, inputs["attention_mask"].sum())
         if self.weights is not None and model.training:
-            losses = losses * self.weights.to(losses)[labels]
+            losses = self.losses(scores, labels, self.weights)
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
         mean: Tensor = losses.sum() / count
         return mean
 
     def evaluation_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        names = ("accuracy", "macro_f1", "calibration_error")
-        return {"eval_loss": sums["mean_loss"]} | {f"eval_{name}": sums[name] for name in names}
+        names = ("accuracy", "macro_f1", "micro_f1", "calibration_error")
+        found = {f"eval_{name}": sums[name] for name in names if name in sums}
+        return {"eval_loss": sums["mean_loss"]} | found
+
+    def keep_counts(self) -> None:
+        """Write how well each label was given."""
+        counts: LabelCounts = self._losses.counts()
+        report = LabelReport(
+            step=self.state.global_step,
+            texts=len(self.eval_dataset),
+            macro_f1=counts.macro_f1,
+            threshold=getattr(self.model.config, "label_threshold", None),
+            labels=_score_labels(self.names, counts),
+            confusions=_list_confusions(self.names, counts.confusion),
+        )
+        label_reports.append(self.job.run_dir, report)
 
     def dummy_batch(self, shape: BatchShape, device: torch.device) -> Batch:
         batch: Batch = shape.tensors(device)
         del batch["labels"]
-        return batch | {"label": torch.zeros(shape.examples, dtype=torch.long, device=device)}
+        return batch | {"label": torch.stack([self.target([0])] * shape.examples).to(device)}
 
 
-class LabelAccumulator(SumAccumulator):
-    """Sums over texts, and how often each label was taken for each other."""
+class LabelSetTrainer(LabelTrainer):
+    """Learns for each label whether a text has it, by binary cross-entropy."""
 
-    SAVED_AS: ClassVar[str] = "LabelSums"
-    STATE_ATTRIBUTES: ClassVar[tuple[str, ...]] = (
-        *SumAccumulator.STATE_ATTRIBUTES,
-        "_confusion",
-        "_bins",
-    )
-    NAMES: ClassVar[tuple[str, ...]] = ("loss", "tokens", "texts")
+    def new_accumulator(self) -> LabelSetAccumulator:
+        threshold: float = self.model.config.label_threshold
+        return LabelSetAccumulator(self.args.device, len(self.names), threshold)
 
-    def __init__(self, device: torch.device, labels: int) -> None:
-        super().__init__(device)
-        self._labels = labels
-        self._confusion = torch.zeros(labels * labels, dtype=torch.long, device=device)
-        """By true label, then by given label."""
-        self._bins = torch.zeros(2, BINS, dtype=torch.double, device=device)
-        """The confidence and the right answers of the texts in each range of confidence."""
+    def target(self, numbers: Sequence[int]) -> Tensor:
+        has = torch.zeros(len(self.names))
+        has[list(numbers)] = 1.0
+        return has
 
-    def add_texts(self, losses: Tensor, scores: Tensor, labels: Tensor, tokens: Tensor) -> None:
-        """Add a batch: losses and labels of shape (texts,), scores of shape (texts, labels)."""
-        self.add_sums(losses.sum(), [tokens, torch.ones_like(losses).sum()])
-        confidence, given = scores.detach().softmax(dim=-1).max(dim=-1)
-        pairs = labels * self._labels + given
-        self._confusion.index_add_(0, pairs, torch.ones_like(pairs))
-        ranges = (confidence * BINS).long().clamp(max=BINS - 1)
-        found = torch.stack([confidence, (given == labels).to(confidence.dtype)])
-        self._bins.index_add_(1, ranges, found.double())
+    def weigh(self, rows: Mapping[int, int], total: int) -> list[float]:
+        return positive_weights(rows, len(self.names), total)
 
-    def read(self) -> dict[str, float]:
-        """Return the means since the last read."""
-        sums, bins = self.read_sums(), self._bins.clone()
-        confusion = self._confusion.view(self._labels, self._labels).double()
-        self._confusion = torch.zeros_like(self._confusion)
-        self._bins.zero_()
-        texts = max(sums["texts"], 1)
-        return self.read_counts(sums) | {
-            "mean_loss": sums["loss"] / texts,
-            "accuracy": float(confusion.diagonal().sum()) / texts,
-            "macro_f1": macro_f1(confusion),
-            "calibration_error": float((bins[0] - bins[1]).abs().sum()) / texts,
-        }
+    def losses(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the mean loss over the labels of each text: shape (texts,)."""
+        positive = None if weights is None else weights.to(scores)
+        losses: Tensor = binary_cross_entropy_with_logits(
+            scores, labels, reduction="none", pos_weight=positive
+        )
+        return losses.mean(dim=-1)
 
 
-def macro_f1(confusion: Tensor) -> float:
-    """Return the mean F1 score of the labels that occur or are given: shape (labels, labels)."""
-    right, both = confusion.diagonal(), confusion.sum(dim=0) + confusion.sum(dim=1)
-    scores = 2 * right[both > 0] / both[both > 0]
-    return float(scores.mean()) if len(scores) else 0.0
+def _score_labels(names: Sequence[str], counts: LabelCounts) -> list[LabelScore]:
+    columns = (counts.precision, counts.recall, counts.f1, counts.true, counts.given)
+    rows = zip(names, *(column.tolist() for column in columns), strict=True)
+    return [
+        LabelScore(
+            label=name,
+            precision=precision,
+            recall=recall,
+            f1=f1,
+            support=int(support),
+            given=int(given),
+        )
+        for name, precision, recall, f1, support, given in rows
+    ]
+
+
+def _list_confusions(names: Sequence[str], confusion: Tensor | None) -> list[Confusion]:
+    if confusion is None:
+        return []
+    return [
+        Confusion(true=names[true], given=names[given], count=int(confusion[true, given]))
+        for true, given in confusion.nonzero().tolist()
+    ]

@@ -160,14 +160,20 @@ def give_scores(request: GenerationRequest, model: PreTrainedModel) -> Generatio
     inputs = torch.tensor([request.ids], device=model.device)
     with torch.inference_mode(), record_compute_formats(model) as formats:
         logits = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).logits[0]
+    given: list[int] = []
     if model.config.problem_type == "single_label_classification":
         logits = logits.softmax(dim=-1)
+        given = [int(logits.argmax())]
+    elif model.config.problem_type == "multi_label_classification":
+        logits = logits.sigmoid()
+        given = (logits >= model.config.label_threshold).nonzero().flatten().tolist()
     names = model.config.id2label
     return GenerationEnd(
         reason="stop",
         tokens=len(request.ids),
         computed_in=" and ".join(sorted(formats)),
         scores={names[number]: value for number, value in enumerate(logits.tolist())},
+        labels=[names[number] for number in given],
     )
 
 

@@ -8,15 +8,9 @@ from studio.metrics import MetricSpec
 from studio.recipe.base import Recipe
 
 
-def keeps_best_model(recipe: Recipe) -> bool:
-    """Whether the run ends with its best weights."""
-    patience = recipe.early_stopping.early_stopping_patience
-    return recipe.checkpoints.load_best_model_at_end or patience is not None
-
-
 def best_model_arguments(recipe: Recipe, objective: MetricSpec) -> dict[str, Any]:
     """Return the arguments that make the trainer keep its best model and save nothing else."""
-    if not keeps_best_model(recipe):
+    if not recipe.keeps_best_model:
         return {"save_strategy": "no"}
     return {
         "save_strategy": "best",

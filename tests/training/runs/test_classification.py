@@ -9,15 +9,15 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from studio.methods.classify import ClassifyRecipe
-from studio.methods.classify.trainer import (
+from studio.methods.classify.counting import (
     LabelAccumulator,
-    LabelTrainer,
+    LabelCounts,
+    LabelSetAccumulator,
     balanced_weights,
-    build,
-    choose_head,
-    macro_f1,
-    tokenise,
+    positive_weights,
 )
+from studio.methods.classify.trainer import LabelTrainer, build, choose_head, tokenise
+from studio.protocols import label_reports
 from studio.protocols.events import Failed, Finished, Sampled, Started
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import JobSpec, RunDir
@@ -264,4 +264,105 @@ def test_metrics_follow_from_the_scores() -> None:
 
 
 def test_labels_that_do_not_occur_do_not_count() -> None:
-    assert macro_f1(torch.tensor([[2.0, 0, 0], [0, 2, 0], [0, 0, 0]])) == 1.0
+    right = torch.tensor([2.0, 2, 0])
+
+    assert LabelCounts(right, right, right).macro_f1 == 1.0
+
+
+def test_report_says_how_well_each_label_is_given(model: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", model, LEARNS)
+
+    reports = label_reports.read(run)
+    assert [one.macro_f1 for one in reports] == tiny.metric_values(run, "eval_macro_f1")
+    last = label_reports.of_model(reports, keeps_best=False)
+    assert last is not None
+    assert [one.label for one in last.labels] == list(NAMES)
+    assert last.texts == sum(one.support for one in last.labels)
+    assert last.texts == sum(one.count for one in last.confusions)
+    right = sum(one.count for one in last.confusions if one.true == one.given)
+    assert right / last.texts == tiny.metric_values(run, "eval_accuracy")[-1]
+    for score in last.labels:
+        given = sum(one.count for one in last.confusions if one.given == score.label)
+        assert score.given == given
+
+
+def several(one: int, two: int) -> Row:
+    """Return a text whose marks tell its labels: none, one or both."""
+    labels = [name for name, number in (("loud", 1), ("open", 2)) if one & number]
+    content = f"What is {one} plus {two}{'!' if one & 1 else ''}{'?' if one & 2 else '.'}"
+    turns = [
+        {"role": "user", "content": content},
+        {"role": "assistant", "content": ", ".join(labels) or "none"},
+    ]
+    return {"messages": turns, "labels": labels}
+
+
+SETS = [several(one, two) for one in range(8) for two in range(6)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, LORA, LORA | {"labels__class_weights": "balanced", "precision": "bf16"}],
+    ids=["full", "lora", "balanced"],
+)
+def test_model_learns_several_labels_per_text(
+    changes: Changes, model: Path, tmp_path: Path
+) -> None:
+    run = train(tmp_path / "run", model, LEARNS | changes | {"labels__threshold": 0.4}, SETS)
+
+    assert isinstance(tiny.last_event(run), Finished)
+    assert max(tiny.metric_values(run, "eval_accuracy")) > 0.6
+    for key in ("eval_macro_f1", "eval_micro_f1"):
+        assert max(tiny.metric_values(run, key)) > 0.8
+    config = AutoConfig.from_pretrained(run.artifacts)
+    assert (config.problem_type, config.label_threshold) == ("multi_label_classification", 0.4)
+    report = label_reports.read(run)[-1]
+    assert (report.threshold, report.confusions) == (0.4, [])
+
+
+def test_inference_service_gives_several_labels(model: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", model, LEARNS, SETS)
+    rows = make_trainer(write_run(tmp_path / "other", model, rows=SETS)).eval_dataset
+    request = GenerationRequest(
+        model=str(run.artifacts), ids=[], stops=[], gives_scores=True, adapter=""
+    )
+    right = 0
+    with ModelCache().model_for(request) as (loaded, _tokenizer):
+        for row in rows:
+            end = give_scores(request.model_copy(update={"ids": row["input_ids"].tolist()}), loaded)
+            assert end.labels == [name for name, share in end.scores.items() if share >= 0.5]
+            right += [float(name in end.labels) for name in end.scores] == row["label"].tolist()
+    assert right / len(rows) == pytest.approx(tiny.metric_values(run, "eval_accuracy")[-1])
+
+
+def test_resumed_run_of_several_labels_equals_an_uninterrupted_one(
+    model: Path, tmp_path: Path
+) -> None:
+    whole = train(tmp_path / "whole", model, STEPS | SAVED, SETS)
+    again = resumed_runs.interrupt_run(whole, 7, tmp_path / "again")
+
+    assert execute_run(again.root, StopHandler()) == 0
+    assert resumed_runs.curve(again) == resumed_runs.curve(whole)
+    assert resumed_runs.bits(again) == resumed_runs.bits(whole)
+    assert label_reports.read(again) == label_reports.read(whole)
+
+
+def test_metrics_of_several_labels_follow_from_the_scores() -> None:
+    torch.manual_seed(0)
+    scores, labels = torch.randn(40, 3), (torch.rand(40, 3) > 0.6).float()
+    counted = LabelSetAccumulator(torch.device("cpu"), 3, 0.6)
+    for part in (slice(0, 25), slice(25, 40)):
+        count = len(labels[part])
+        counted.add_texts(torch.ones(count), scores[part], labels[part], torch.tensor(count))
+    sums, given = counted.read(), scores.sigmoid() >= 0.6
+
+    right, true = (given & (labels > 0)).sum(dim=0), labels.sum(dim=0)
+    f1 = 2 * right / (given.sum(dim=0) + true)
+    assert sums["accuracy"] == pytest.approx(float((given == (labels > 0)).all(1).float().mean()))
+    assert sums["macro_f1"] == pytest.approx(float(f1.mean()))
+    micro = 2 * float(right.sum()) / float(given.sum() + true.sum())
+    assert sums["micro_f1"] == pytest.approx(micro)
+
+
+def test_positive_weights_let_texts_with_and_without_a_label_count_equally() -> None:
+    assert positive_weights({0: 2, 2: 8}, 3, 8) == [3.0, 1.0, 1.0]
