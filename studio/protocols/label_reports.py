@@ -58,7 +58,7 @@ class LabelReport(FieldDocs, BaseModel):
 
 
 def append(run: RunDir, report: LabelReport) -> None:
-    """Add the report of a validation; that of step 0 begins anew."""
+    """Add the report of a validation; that of step 0 replaces all earlier ones."""
     with (run.root / _FILE).open("a" if report.step else "w", encoding="utf-8") as lines:
         lines.write(report.model_dump_json() + "\n")
 

@@ -53,7 +53,7 @@ def build(recipe: ClassifyRecipe, job: TrainingJob) -> "LabelTrainer":
     several = config.problem_type == "multi_label_classification"
     kind = LabelSetTrainer if several else LabelTrainer
     if several:
-        # Whoever loads the model reads here which labels it gives.
+        # Users of the model read here which labels it gives.
         config.label_threshold = recipe.labels.threshold
     trainer = kind(job, args, early_stopping.callbacks(recipe))
     trainer.head_lr_ratio = recipe.head.head_lr_ratio

@@ -71,7 +71,7 @@ def test_answer_is_scored_as_in_training(
     with inference_services.run_inference_service(settings, lambda _: SCORED) as service:
         answer = predict(client)
 
-    scores = {"scores": {"score": 1.25}, "answer": ""}
+    scores = {"scores": {"score": 1.25}, "labels": [], "answer": ""}
     expected = scores | {"tokens": 20, "computed_in": "float32"}
     assert (answer.status_code, answer.json()) == (200, expected)
     (request,) = service.requests
@@ -138,3 +138,18 @@ def test_a_model_that_writes_gives_no_scores(client: TestClient) -> None:
 @pytest.mark.usefixtures("run")
 def test_malformed_conversations_are_refused(client: TestClient, messages: list[Any]) -> None:
     assert predict(client, messages=messages).status_code == 422
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("labels", "shown"), [(["news", "sport"], "news, sport"), ([], "No label")]
+)
+def test_page_names_the_labels(
+    labels: list[str], shown: str, client: TestClient, settings: Settings
+) -> None:
+    scores = {"news": 0.7, "sport": 0.6, "rest": 0.1}
+    chunk = GenerationChunk(end=END.model_copy(update={"scores": scores, "labels": labels}))
+    with inference_services.run_inference_service(settings, lambda _: [LOADING, STARTED, chunk]):
+        result = client.post("/runs/1/try", data={"prompt": "A match"})
+
+    assert parse_page(result.text).one("strong").text == shown

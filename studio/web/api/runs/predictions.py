@@ -41,6 +41,9 @@ class PredictionOut(api.Out):
     scores: dict[str, float]
     """What the model gives: the probability of each label, or the one `score` of a reward model;
     empty if it writes."""
+    labels: list[str]
+    """The labels that a classifier gives: the most probable one, or, if texts may have several, all
+    above its threshold."""
     answer: str
     """What the model writes, if it was trained to rewrite texts."""
     tokens: int
@@ -58,6 +61,7 @@ async def predict(request: Request, run_id: api.Id, asked: PredictionIn) -> Pred
     found = await ask(request, run_id, asked)
     return PredictionOut(
         scores=found.end.scores,
+        labels=found.end.labels,
         answer=found.answer,
         tokens=found.end.tokens,
         computed_in=found.end.computed_in,

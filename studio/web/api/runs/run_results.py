@@ -24,6 +24,7 @@ from studio.db.tables import Sample
 from studio.db.tasks import Export
 from studio.errors import ConflictError
 from studio.protocols.events import SampleStage
+from studio.protocols.label_reports import LabelReport
 from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import ExportKind
 from studio.recipe.precision import DType
@@ -32,6 +33,7 @@ from studio.services.compare import compare
 from studio.services.exports import exports
 from studio.services.metrics import metrics
 from studio.services.queue import overview
+from studio.services.results import label_results
 from studio.services.runs import artifacts, runs
 from studio.services.samples import sample_ratings
 from studio.web.api import conventions as api
@@ -162,6 +164,22 @@ def manifest(run_id: api.Id, db: DB, config: Config) -> Response:
     """Return everything needed to reproduce and verify the run; partial while it trains."""
     content = artifacts.read_manifest(db, runs.get(db, run_id), run_folder(db, config, run_id))
     return Response(content, media_type="application/json")
+
+
+@router.get("/{run_id}/labels")
+def labels(run_id: api.Id, db: DB, config: Config) -> LabelReport:
+    """Return how well a classifier gives each label, and which it takes for which.
+
+    Measured at the validation of the weights that the run has: its best ones, or the newest.
+    """
+    run = runs.get(db, run_id)
+    found = label_results.load(run, RunDir(config.runs / str(run.id)))
+    if found is None:
+        raise ConflictError(
+            f"Run {run_id} has measured no labels.",
+            hint="Only classification measures them, from its first validation on.",
+        )
+    return found.report
 
 
 @router.get("/{run_id}/report", response_class=HTMLResponse)
