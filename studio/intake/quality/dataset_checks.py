@@ -10,15 +10,13 @@ first rows of a finding, but excluding them needs all.
 import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from studio import files
 from studio.intake.files.limits import ProgressCallback
-from studio.intake.quality import answer_facts
+from studio.intake.quality import answer_facts, finding_rows
 from studio.intake.quality.answer_facts import AnswerCounter, AnswerFacts
 from studio.intake.quality.language_check import RowSample, find_other_languages
 from studio.intake.quality.row_checks import (
@@ -35,7 +33,7 @@ from studio.intake.quality.row_checks import (
     script_name,
 )
 from studio.intake.rows.deduplication import find_common, find_repeats, question_key
-from studio.intake.rows.pipeline import NUMBER_BYTES, ROW_FILES, Part, numbers_path
+from studio.intake.rows.pipeline import ROW_FILES, Part
 
 if TYPE_CHECKING:
     from studio.intake.row_formats.schema import CanonicalRow
@@ -456,7 +454,6 @@ def _pair_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     )
 
 
-FINDINGS_FILE = "findings.json"
 SHOWN_ROWS = 20
 """Rows of a finding that are reported; the file has up to `MAX_LISTED_ROWS`."""
 
@@ -473,45 +470,11 @@ def check_and_store(
     report = check_dataset(
         folder / ROW_FILES["train"], validation_file, on_progress, languages=languages
     )
-    rows = {
-        _finding_key(finding.code, finding.part): [finding.rows, finding.twins]
-        for finding in report.findings
-    }
-    files.replace_text(folder / FINDINGS_FILE, json.dumps(rows))
+    finding_rows.store(
+        folder, {(one.code, one.part): [one.rows, one.twins] for one in report.findings}
+    )
     on_progress(1)
     findings = [
         replace(finding, rows=finding.rows[:SHOWN_ROWS], twins=[]) for finding in report.findings
     ]
     return replace(report, findings=findings)
-
-
-def rows_with_finding(folder: Path, code: str, part: Part) -> dict[int, int | None]:
-    """Return the numbers of a finding's rows within their part, with the row each repeats, if any.
-
-    At most `MAX_LISTED_ROWS` are returned.
-    """
-    try:
-        stored: dict[str, list[list[int]]] = json.loads(
-            (folder / FINDINGS_FILE).read_text(encoding="utf-8")
-        )
-    except FileNotFoundError:
-        return {}
-    rows, twins = stored.get(_finding_key(code, part), ([], []))
-    return dict(zip_longest(rows, twins))
-
-
-def original_row_numbers(folder: Path, part: Part, rows: Iterable[int]) -> list[int]:
-    """Return the numbers of these rows in the original file, as far as they are known."""
-    try:
-        numbers = numbers_path(folder / ROW_FILES[part]).read_bytes()
-    except FileNotFoundError:
-        return []
-    starts = ((row - 1) * NUMBER_BYTES for row in rows)
-    originals = (
-        int.from_bytes(numbers[start : start + NUMBER_BYTES], "little") for start in starts
-    )
-    return sorted({number for number in originals if number})
-
-
-def _finding_key(code: str, part: Part) -> str:
-    return f"{part}/{code}"

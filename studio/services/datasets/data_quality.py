@@ -15,7 +15,7 @@ from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.quality import dataset_checks
+from studio.intake.quality import finding_rows
 from studio.intake.quality import row_checks as spotted
 from studio.intake.quality.answer_facts import AnswerFacts
 from studio.intake.rows.paging import Page
@@ -153,7 +153,7 @@ def locate_spans(
     if not query.finding:
         return {}
     train, _validation = versions.row_files(folder, version)
-    twins = dataset_checks.rows_with_finding(train.parent, query.finding, query.part)
+    twins = finding_rows.rows_with_finding(train.parent, query.finding, query.part)
     return {
         page_row.number: spotted.locate_finding(
             query.finding, page_row.row, twins.get(page_row.number)
@@ -245,8 +245,8 @@ def _mapping_without(
     if strategy := DUPLICATE_CODES.get(finding_ref.code):
         return mapping.model_copy(update={"deduplicate": strategy})
     train, _validation = versions.row_files(folder, version)
-    rows = dataset_checks.rows_with_finding(train.parent, finding_ref.code, finding_ref.part)
-    numbers = dataset_checks.original_row_numbers(train.parent, finding_ref.part, rows)
+    rows = finding_rows.rows_with_finding(train.parent, finding_ref.code, finding_ref.part)
+    numbers = finding_rows.original_row_numbers(train.parent, finding_ref.part, rows)
     if not numbers:
         raise InvalidError(
             "The row numbers of this finding in the file are not recorded.",

@@ -17,7 +17,7 @@ from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.errors import ConflictError, NotFoundError
 from studio.intake.mapping import Mapping
-from studio.intake.quality import dataset_checks
+from studio.intake.quality import finding_rows
 from studio.intake.rows.paging import Page, read_page, read_rows, search_rows, search_rows_backward
 from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs
@@ -131,9 +131,7 @@ def load_rows(
         return Page(rows=[], has_more=False)
     numbers = query.numbers
     if query.finding:
-        numbers = frozenset(
-            dataset_checks.rows_with_finding(train.parent, query.finding, query.part)
-        )
+        numbers = frozenset(finding_rows.rows_with_finding(train.parent, query.finding, query.part))
     if numbers or query.finding:
         return read_rows(path, numbers, after=query.after, limit=limit)
     if query.words and query.before is not None:
