@@ -22,6 +22,7 @@ _NAMES = (
     "seq2seq",
     "reward",
     "classify",
+    "regress",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
 and a module `trainer` with `build` and `tokenise`."""

@@ -1,17 +1,9 @@
-"""How well a classifier gave each label, at each validation: written by the run, shown by the web.
+"""How well a classifier gives each label, at each validation."""
 
-The reports are lines of JSON in the run's folder. A validation that a resumed run repeats replaces
-the earlier one of the same step.
-"""
+from pydantic import BaseModel, ConfigDict
 
-from collections.abc import Sequence
-
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from studio.protocols.run_dir import RunDir
+from studio.protocols.report_files import ReportFile, ValidationReport
 from studio.schemas.field_docs import FieldDocs
-
-_FILE = "label_reports.jsonl"
 
 
 class LabelScore(FieldDocs, BaseModel):
@@ -42,13 +34,9 @@ class Confusion(FieldDocs, BaseModel):
     count: int
 
 
-class LabelReport(FieldDocs, BaseModel):
+class LabelReport(ValidationReport):
     """How well each label was given at one validation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    step: int
-    texts: int
     macro_f1: float
     threshold: float | None
     """The least probability of a label that is given, if texts have several; null if one each."""
@@ -56,31 +44,9 @@ class LabelReport(FieldDocs, BaseModel):
     confusions: list[Confusion]
     """Without those that never occurred; empty if texts have several labels."""
 
-
-def append(run: RunDir, report: LabelReport) -> None:
-    """Add the report of a validation; that of step 0 replaces all earlier ones."""
-    with (run.root / _FILE).open("a" if report.step else "w", encoding="utf-8") as lines:
-        lines.write(report.model_dump_json() + "\n")
+    @property
+    def quality(self) -> float:
+        return self.macro_f1
 
 
-def read(run: RunDir) -> list[LabelReport]:
-    """Return the reports of a run by step; a line that is not complete is left out."""
-    try:
-        lines = (run.root / _FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    reports: dict[int, LabelReport] = {}
-    for line in lines:
-        try:
-            report = LabelReport.model_validate_json(line)
-        except ValidationError:
-            continue
-        reports[report.step] = report
-    return [reports[step] for step in sorted(reports)]
-
-
-def of_model(reports: Sequence[LabelReport], *, keeps_best: bool) -> LabelReport | None:
-    """Return the report of the weights that a run ends with: the best ones, or the last."""
-    if not reports:
-        return None
-    return max(reports, key=lambda one: one.macro_f1) if keeps_best else reports[-1]
+LABEL_REPORTS = ReportFile("label_reports.jsonl", LabelReport)

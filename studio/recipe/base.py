@@ -19,9 +19,9 @@ from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice
 
 VERSION: Literal[1] = 1
 
-Outputs = Literal["text", "rewrite", "score", "label"]
+Outputs = Literal["text", "rewrite", "score", "label", "number"]
 """What a model gives: the next text of a conversation; or, for a text that it reads, another text,
-a number or a label."""
+a score, a label or numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

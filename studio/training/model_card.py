@@ -221,6 +221,7 @@ _MEASURED_NOTES = {
     "rewrite": _PERPLEXITY_NOTES,
     "score": _SCORE_NOTES,
     "label": _SCORE_NOTES,
+    "number": _SCORE_NOTES,
 }
 _LOAD_TEXT_MODEL = {
     "model": """\
@@ -279,6 +280,7 @@ _LOAD_EXAMPLES = {
     "rewrite": _LOAD_REWRITING_MODEL,
     "score": _LOAD_SCORE_MODEL,
     "label": _LOAD_SCORE_MODEL,
+    "number": _LOAD_SCORE_MODEL,
 }
 _READ_SCORE = """
 turns = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": "An answer"}]
@@ -290,14 +292,36 @@ turns = [{"role": "user", "content": "A text"}]
 inputs = tokenizer.apply_chat_template(
     turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
 )
-label = model.config.id2label[model(**inputs).logits[0].argmax().item()]
+names, scores = model.config.id2label, model(**inputs).logits[0]
+if model.config.problem_type == "single_label_classification":
+    labels = [names[scores.argmax().item()]]
+else:
+    given = scores.sigmoid() >= model.config.label_threshold
+    labels = [name for number, name in names.items() if given[number]]
 """
-_READ = {"rewrite": _READ_PROMPT, "score": _READ_SCORE, "label": _READ_LABEL}
+_READ_NUMBER = """
+turns = [{"role": "user", "content": "A text"}]
+inputs = tokenizer.apply_chat_template(
+    turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
+)
+scores, config = model(**inputs).logits[0].tolist(), model.config
+numbers = {
+    config.id2label[i]: score * config.target_deviations[i] + config.target_means[i]
+    for i, score in enumerate(scores)
+}
+"""
+_READ = {
+    "rewrite": _READ_PROMPT,
+    "score": _READ_SCORE,
+    "label": _READ_LABEL,
+    "number": _READ_NUMBER,
+}
 _PIPELINES = {
     "text": "text-generation",
     "rewrite": "text2text-generation",
     "score": "text-classification",
     "label": "text-classification",
+    "number": "text-classification",
 }
 
 

@@ -42,7 +42,7 @@ WITHOUT_UNIT = {
     *("learning_rate", "grad_norm", "update_ratio", "loss_scale", "activation_max", "logit_max"),
     *("mean_token_accuracy", "eval_mean_token_accuracy", "eval_perplexity", "skipped_steps"),
     *("accuracy", "eval_accuracy", "eval_macro_f1", "eval_calibration_error"),
-    "eval_micro_f1",
+    *("eval_micro_f1", "eval_r2", "eval_spearman", "eval_rmse", "eval_mae"),
 }
 """Factors, norms, shares of 1 and counts that their title names."""
 

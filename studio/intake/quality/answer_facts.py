@@ -3,9 +3,11 @@
 Methods that learn labels or numbers decide by this whether they can train on it.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import quantiles
 from typing import Any
 
 from studio.intake.quality.row_checks import last_answer
@@ -18,6 +20,9 @@ FEW_ROWS = 5
 _SURE_ROWS = 4
 """Rows per label, on average, of what is surely no free text."""
 _MAX_LABEL_CHARS = 200
+_FAR = 10
+_MIN_QUARTILES = 20
+"""Rows of which quartiles mean something."""
 _NAMED = 5
 """Labels that a sentence names."""
 
@@ -36,6 +41,8 @@ class AnswerFacts:
     """Rows whose answer is a number, or holds numbers by name."""
     targets: tuple[str, ...] = ()
     """The names of these numbers, as far as they have any."""
+    constant: tuple[str, ...] = ()
+    """Those that are the same in all rows."""
 
 
 @dataclass(slots=True)
@@ -46,7 +53,8 @@ class AnswerCounter:
     labels: Counter[str] | None = field(default_factory=Counter)
     has_several: bool = False
     numbers: int = 0
-    targets: dict[str, None] = field(default_factory=dict)
+    values: dict[str, "array[float]"] = field(default_factory=dict)
+    """The numbers of the rows that have any, by name; an answer that is a number has no name."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         if "text" in row or "rejected" in row:
@@ -54,8 +62,12 @@ class AnswerCounter:
         self.rows += 1
         answer = last_answer(row).strip()
         listed: list[str] | None = row.get("labels")
-        self.numbers += "numbers" in row or is_number(answer)
-        self.targets |= dict.fromkeys(row.get("numbers", ()))
+        numbers: dict[str, float] = row.get("numbers", {})
+        if not numbers and is_number(answer):
+            numbers = {"": float(answer)}
+        self.numbers += bool(numbers)
+        for name, number in numbers.items():
+            self.values.setdefault(name, array("d")).append(number)
         if listed is not None and len(listed) != 1:
             self.has_several = True
         self._add_labels([answer] if listed is None else listed)
@@ -73,8 +85,35 @@ class AnswerCounter:
             labels=dict((self.labels or Counter()).most_common()),
             has_several=self.has_several,
             numbers=self.numbers,
-            targets=tuple(self.targets),
+            targets=tuple(filter(None, self.values)),
+            constant=tuple(
+                name for name, values in self.values.items() if len(values) > 1 and _is_flat(values)
+            ),
         )
+
+    def outliers(self) -> dict[str, list[int]]:
+        """Return the rows whose numbers are far from all others, by the names of these numbers.
+
+        Far is more than `_FAR` interquartile ranges from the quartiles. Empty unless all rows have
+        all numbers.
+        """
+        found: dict[str, list[int]] = {}
+        for name, values in self.values.items():
+            if len(values) != self.rows or self.rows < _MIN_QUARTILES:
+                continue
+            low, _median, high = quantiles(values, n=4)
+            reach = _FAR * (high - low)
+            rows = [
+                row
+                for row, value in enumerate(values, 1)
+                if reach and not low - reach <= value <= high + reach
+            ]
+            found |= {name: rows} if rows else {}
+        return found
+
+
+def _is_flat(values: "array[float]") -> bool:
+    return min(values) == max(values)
 
 
 def _is_long(label: str) -> bool:
@@ -105,7 +144,10 @@ def are_classes(facts: AnswerFacts) -> bool:
 def number_problem(facts: AnswerFacts) -> str:
     """Return why the answers are no numbers to learn, or ""."""
     if facts.rows and facts.numbers == facts.rows:
-        return ""
+        if not facts.constant:
+            return ""
+        named = shorten([f'"{name}"' for name in facts.constant if name])
+        return f"A number is the same in all rows: {named or 'the answer'}."
     if not facts.numbers:
         return "The answers of this dataset are no numbers."
     return f"{facts.rows - facts.numbers:,} of {facts.rows:,} answers are no numbers."

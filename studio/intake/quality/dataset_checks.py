@@ -118,7 +118,11 @@ def _check_parts(
     total_bytes = train.stat().st_size + (validation.stat().st_size if validation else 0)
     train_scan = _scan_part(train, lambda done: on_progress(done / total_bytes))
     answers = train_scan.answer_facts.facts()
-    findings = [*_part_findings(train_scan, "train"), *_rare_label_findings(answers)]
+    findings = [
+        *_part_findings(train_scan, "train"),
+        *_rare_label_findings(answers),
+        *_number_findings(train_scan.answer_facts),
+    ]
     parts: list[tuple[Path, Part, RowSample, str]]
     parts = [(train, "train", train_scan.sample, _main_script(train_scan))]
     if validation is not None:
@@ -401,6 +405,19 @@ def _rare_label_findings(facts: AnswerFacts) -> Iterator[Finding]:
             f"{answer_facts.shorten(rare)}"
         )
         yield Finding(code="rare_labels", message=message, count=count, rows=[])
+
+
+def _number_findings(counter: AnswerCounter) -> Iterator[Finding]:
+    """Report numbers that are far from all others."""
+    for name, rows in counter.outliers().items():
+        message = "Some answers are numbers far from all others, which may be mistakes"
+        if name:
+            message = f"Some values of {name} are far from all others, which may be mistakes"
+        yield Finding(
+            code="outlying_numbers", message=message, count=len(rows), rows=rows[:MAX_LISTED_ROWS]
+        )
+        # A finding is one per code.
+        return
 
 
 def _class_part_findings(train_scan: _PartScan, validation_scan: _PartScan) -> Iterator[Finding]:

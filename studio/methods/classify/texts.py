@@ -1,20 +1,15 @@
-"""Read texts with their labels, and collate them into batches."""
+"""Read texts with their labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
-from datasets import Dataset
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
 from studio.intake.quality.answer_facts import max_labels
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import TrainingRow
-from studio.training.data.tokenisation import Collator, Examples
-
-COLUMNS = ("input_ids", "labels", "label")
+from studio.training.data.text_batches import tokenise_prompts
+from studio.training.data.tokenisation import Examples
 
 
 def labels_of(row: TrainingRow) -> Sequence[str]:
@@ -77,29 +72,4 @@ def tokenise(
     """
     for row in rows:
         labels_of(row)
-    assert template is not None  # noqa: S101 -- rows with labels are conversations
-    texts = [template.render_prompt(row.messages[:-1]) for row in rows]
-    found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-    ids = [one[:max_length] for one in found]
-    return Examples(
-        # Examples have a label per token; these are not read.
-        Dataset.from_dict({"input_ids": ids, "labels": ids}),
-        list(rows),
-        dropped=0,
-        truncated=sum(len(one) > max_length for one in found),
-        tokens=sum(map(len, ids)),
-        longest=max(map(len, ids), default=0),
-        longest_answer=1,
-        longest_row=max(map(len, found), default=0),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LabelCollator(Collator):
-    """Makes a batch of texts, with the number of the label of each, or a mark per label."""
-
-    def __call__(self, rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        # A dataclass with slots has no `super()` without arguments.
-        batch = Collator.__call__(self, rows)
-        del batch["labels"]
-        return batch | {"label": torch.stack([row["label"] for row in rows])}
+    return tokenise_prompts(rows, template, tokenizer, max_length)

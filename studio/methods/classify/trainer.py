@@ -18,16 +18,14 @@ from studio.methods.classify.counting import (
     positive_weights,
 )
 from studio.methods.classify.texts import (
-    COLUMNS,
-    LabelCollator,
     has_several,
     labels_of,
     list_labels,
     tokenise,
 )
-from studio.protocols import label_reports
-from studio.protocols.label_reports import Confusion, LabelReport, LabelScore
+from studio.protocols.label_reports import LABEL_REPORTS, Confusion, LabelReport, LabelScore
 from studio.training.data.rows import TrainingRow
+from studio.training.data.text_batches import COLUMNS, TargetCollator
 from studio.training.head_trainer import Batch, HeadTrainer
 from studio.training.job import TrainingJob
 from studio.training.memory.dry_run import BatchShape
@@ -75,7 +73,7 @@ def build(recipe: ClassifyRecipe, job: TrainingJob) -> "LabelTrainer":
 class LabelTrainer(HeadTrainer):
     """Learns the label of each text by cross-entropy, and counts on the device."""
 
-    collator_type = LabelCollator
+    collator_type = TargetCollator
     columns = COLUMNS
     weights: Tensor | None = None
     """Of the labels in the loss of training steps: shape (labels,)."""
@@ -138,7 +136,7 @@ class LabelTrainer(HeadTrainer):
             labels=_score_labels(self.names, counts),
             confusions=_list_confusions(self.names, counts.confusion),
         )
-        label_reports.append(self.job.run_dir, report)
+        LABEL_REPORTS.append(self.job.run_dir, report)
 
     def dummy_batch(self, shape: BatchShape, device: torch.device) -> Batch:
         batch: Batch = shape.tensors(device)

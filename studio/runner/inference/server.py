@@ -167,6 +167,9 @@ def give_scores(request: GenerationRequest, model: PreTrainedModel) -> Generatio
     elif model.config.problem_type == "multi_label_classification":
         logits = logits.sigmoid()
         given = (logits >= model.config.label_threshold).nonzero().flatten().tolist()
+    elif hasattr(model.config, "target_means"):
+        means, deviations = model.config.target_means, model.config.target_deviations
+        logits = logits.double() * logits.new_tensor(deviations) + logits.new_tensor(means)
     names = model.config.id2label
     return GenerationEnd(
         reason="stop",

@@ -14,6 +14,7 @@ from studio.errors import ConflictError, UnavailableError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import RequestKind, TokenizerRequest
+from studio.recipe.base import Outputs
 from studio.services.chat import slot_wait
 from studio.services.models import served_models, service_clients
 from studio.services.models.served_models import ServedModel
@@ -28,6 +29,8 @@ class Prediction:
     answer: str
     """What it writes; empty if it gives scores."""
     end: GenerationEnd
+    outputs: Outputs
+    """What its method makes it give."""
 
 
 def get_scorer(db: Session, run: Run, runs: Path) -> ServedModel:
@@ -84,7 +87,7 @@ def build_request(
     return model.fill_in(options, f"run {run.id}", prompt)
 
 
-async def predict(settings: Settings, request: GenerationRequest) -> Prediction:
+async def predict(settings: Settings, request: GenerationRequest, outputs: Outputs) -> Prediction:
     """Return what a model makes of a text, after loading the model if necessary.
 
     Raises:
@@ -103,4 +106,4 @@ async def predict(settings: Settings, request: GenerationRequest) -> Prediction:
         ) from error
     finally:
         await stream.close()
-    return Prediction(answer, end)
+    return Prediction(answer, end, outputs)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from studio.db.tables import Run
-from studio.protocols import label_reports
-from studio.protocols.label_reports import Confusion, LabelReport
+from studio.protocols.label_reports import LABEL_REPORTS, Confusion, LabelReport
+from studio.protocols.report_files import of_model
 from studio.protocols.run_dir import RunDir
 
 MAX_GRID_LABELS = 20
@@ -36,8 +36,8 @@ class LabelResults:
 
 def load(run: Run, folder: RunDir) -> LabelResults | None:
     """Return the results of the weights that the run has; None if it gives no labels."""
-    reports = label_reports.read(folder) if run.recipe.outputs == "label" else []
-    report = label_reports.of_model(reports, keeps_best=run.recipe.keeps_best_model)
+    reports = LABEL_REPORTS.read(folder) if run.recipe.outputs == "label" else []
+    report = of_model(reports, keeps_best=run.recipe.keeps_best_model)
     return None if report is None else summarise(report)
 
 

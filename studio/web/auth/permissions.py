@@ -243,6 +243,7 @@ ROUTE_PERMISSIONS = {
     "/api/v1/runs/{run_id}/manifest": "GET read",
     "/api/v1/runs/{run_id}/metrics": "GET read",
     "/api/v1/runs/{run_id}/move": "POST manage",
+    "/api/v1/runs/{run_id}/numbers": "GET read",
     "/api/v1/runs/{run_id}/pause": "POST manage",
     "/api/v1/runs/{run_id}/report": "GET read",
     "/api/v1/runs/{run_id}/resume": "POST manage",

@@ -17,9 +17,10 @@ from studio.methods.classify.counting import (
     positive_weights,
 )
 from studio.methods.classify.trainer import LabelTrainer, build, choose_head, tokenise
-from studio.protocols import label_reports
 from studio.protocols.events import Failed, Finished, Sampled, Started
 from studio.protocols.inference_service import GenerationRequest
+from studio.protocols.label_reports import LABEL_REPORTS
+from studio.protocols.report_files import of_model
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import execute_run
@@ -272,9 +273,9 @@ def test_labels_that_do_not_occur_do_not_count() -> None:
 def test_report_says_how_well_each_label_is_given(model: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", model, LEARNS)
 
-    reports = label_reports.read(run)
+    reports = LABEL_REPORTS.read(run)
     assert [one.macro_f1 for one in reports] == tiny.metric_values(run, "eval_macro_f1")
-    last = label_reports.of_model(reports, keeps_best=False)
+    last = of_model(reports, keeps_best=False)
     assert last is not None
     assert [one.label for one in last.labels] == list(NAMES)
     assert last.texts == sum(one.support for one in last.labels)
@@ -316,7 +317,7 @@ def test_model_learns_several_labels_per_text(
         assert max(tiny.metric_values(run, key)) > 0.8
     config = AutoConfig.from_pretrained(run.artifacts)
     assert (config.problem_type, config.label_threshold) == ("multi_label_classification", 0.4)
-    report = label_reports.read(run)[-1]
+    report = LABEL_REPORTS.read(run)[-1]
     assert (report.threshold, report.confusions) == (0.4, [])
 
 
@@ -344,7 +345,7 @@ def test_resumed_run_of_several_labels_equals_an_uninterrupted_one(
     assert execute_run(again.root, StopHandler()) == 0
     assert resumed_runs.curve(again) == resumed_runs.curve(whole)
     assert resumed_runs.bits(again) == resumed_runs.bits(whole)
-    assert label_reports.read(again) == label_reports.read(whole)
+    assert LABEL_REPORTS.read(again) == LABEL_REPORTS.read(whole)
 
 
 def test_metrics_of_several_labels_follow_from_the_scores() -> None:

@@ -142,14 +142,31 @@ def test_malformed_conversations_are_refused(client: TestClient, messages: list[
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(
-    ("labels", "shown"), [(["news", "sport"], "news, sport"), ([], "No label")]
+    ("method", "scores", "labels", "shown"),
+    [
+        ("classify", {"news": 0.7, "sport": 0.6}, ["news", "sport"], "news, sport news 0.700"),
+        ("classify", {"news": 0.3, "sport": 0.1}, [], "No label news 0.300"),
+        ("regress", {"price": 51234.5}, [], "price 51234.5"),
+        ("regress", {"number": 2.0}, [], "Number 2"),
+    ],
 )
-def test_page_names_the_labels(
-    labels: list[str], shown: str, client: TestClient, settings: Settings
+def test_page_names_labels_and_numbers(  # noqa: PLR0913, PLR0917 -- one argument per column
+    method: str,
+    scores: dict[str, float],
+    labels: list[str],
+    shown: str,
+    client: TestClient,
+    engine: Engine,
+    settings: Settings,
+    tokenizer_home: Path,
 ) -> None:
-    scores = {"news": 0.7, "sport": 0.6, "rest": 0.1}
+    with unit_of_work(engine) as db:
+        made = factories.make_finished_run(db, method, method=method)
+        folder = write_files(settings, made, tokenizer_home / "base")
+    tokenizer_services.write_model(folder.artifacts)
     chunk = GenerationChunk(end=END.model_copy(update={"scores": scores, "labels": labels}))
     with inference_services.run_inference_service(settings, lambda _: [LOADING, STARTED, chunk]):
-        result = client.post("/runs/1/try", data={"prompt": "A match"})
+        result = client.post(f"/runs/{made.id}/try", data={"prompt": "A match"})
 
-    assert parse_page(result.text).one("strong").text == shown
+    text = " ".join(parse_page(result.text).one(id="try-result").text.split())
+    assert text.startswith(shown)

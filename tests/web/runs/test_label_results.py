@@ -1,4 +1,4 @@
-"""How well a classifier gives each label: on its run's page, and in REST."""
+"""How well a model gives each label or number: on its run's page, and in REST."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.protocols import label_reports
-from studio.protocols.label_reports import Confusion, LabelReport, LabelScore
+from studio.protocols.label_reports import LABEL_REPORTS, Confusion, LabelReport, LabelScore
+from studio.protocols.number_reports import NUMBER_REPORTS, NumberReport, TargetScore
 from studio.protocols.run_dir import RunDir
 from studio.services.results import label_results
 from studio.settings import Settings
@@ -50,8 +50,8 @@ def folder(engine: Engine, settings: Settings) -> RunDir:
         run = make_finished_run(db, "labels", method="classify")
     folder = RunDir(settings.runs / str(run.id))
     folder.root.mkdir(parents=True)
-    label_reports.append(folder, report(0, 0.7))
-    label_reports.append(folder, report(20, 0.6))
+    LABEL_REPORTS.append(folder, report(0, 0.7))
+    LABEL_REPORTS.append(folder, report(20, 0.6))
     return folder
 
 
@@ -81,8 +81,8 @@ def test_api_returns_the_newest_report_or_that_of_the_best_weights(
         run = make_finished_run(db, "best", method="classify", **best)
     other = RunDir(settings.runs / str(run.id))
     other.root.mkdir(parents=True)
-    for one in label_reports.read(RunDir(settings.runs / "1")):
-        label_reports.append(other, one)
+    for one in LABEL_REPORTS.read(RunDir(settings.runs / "1")):
+        LABEL_REPORTS.append(other, one)
 
     assert client.get(ROUTE).json()["step"] == 20
     assert client.get(f"/api/v1/runs/{run.id}/labels").json()["step"] == 0
@@ -98,13 +98,13 @@ def test_api_says_that_nothing_is_measured(client: TestClient, engine: Engine) -
 
 
 def test_repeated_validation_replaces_the_earlier_one(folder: RunDir) -> None:
-    label_reports.append(folder, report(20, 0.9))
+    LABEL_REPORTS.append(folder, report(20, 0.9))
     with (folder.root / "label_reports.jsonl").open("a") as lines:
         lines.write('{"step": 40, ')
 
-    assert [(one.step, one.macro_f1) for one in label_reports.read(folder)] == [(0, 0.7), (20, 0.9)]
-    label_reports.append(folder, report(0, 0.1))
-    assert [one.step for one in label_reports.read(folder)] == [0]
+    assert [(one.step, one.macro_f1) for one in LABEL_REPORTS.read(folder)] == [(0, 0.7), (20, 0.9)]
+    LABEL_REPORTS.append(folder, report(0, 0.1))
+    assert [one.step for one in LABEL_REPORTS.read(folder)] == [0]
 
 
 def test_many_labels_are_shown_by_their_most_frequent_mistakes() -> None:
@@ -118,3 +118,22 @@ def test_many_labels_are_shown_by_their_most_frequent_mistakes() -> None:
 
     assert found.grid == []
     assert [one.true for one in found.mistakes] == ["label 3", "label 1"]
+
+
+def test_page_and_api_show_how_near_each_number_is(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_finished_run(db, "prices", method="regress")
+    other = RunDir(settings.runs / str(run.id))
+    other.root.mkdir(parents=True)
+    assert client.get("/api/v1/runs/1/numbers").status_code == 409
+    price = TargetScore(
+        target="price", rmse=120.5, mae=80, r2=0.91, spearman=0.95, mean=5e4, deviation=400
+    )
+    NUMBER_REPORTS.append(other, NumberReport(step=40, texts=30, targets=[price]))
+
+    row = parse_page(client.get("/runs/1").text).one(id="main").one("table", class_="grid")
+    cells = [cell.text for cell in row.all("td")]
+    assert cells == ["0.910", "120.5", "80", "0.950", "50000 ± 400"]
+    assert client.get("/api/v1/runs/1/numbers").json()["targets"][0]["rmse"] == 120.5

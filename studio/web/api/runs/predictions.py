@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
 from studio.protocols.inference_service import GenerationRequest
+from studio.recipe.base import Outputs
 from studio.schemas.field_docs import FieldDocs
 from studio.services.chat import predictions
 from studio.services.chat.predictions import Prediction
@@ -39,8 +40,8 @@ class PredictionIn(FieldDocs, BaseModel):
 
 class PredictionOut(api.Out):
     scores: dict[str, float]
-    """What the model gives: the probability of each label, or the one `score` of a reward model;
-    empty if it writes."""
+    """What the model gives: the probability of each label, each number in the units of the data, or
+    the one `score` of a reward model; empty if it writes."""
     labels: list[str]
     """The labels that a classifier gives: the most probable one, or, if texts may have several, all
     above its threshold."""
@@ -72,11 +73,11 @@ async def ask(request: Request, run_id: int, asked: PredictionIn) -> Prediction:
     """Return what the model of a run makes of a conversation."""
     settings = request.app.state.settings
 
-    def build() -> GenerationRequest:
+    def build() -> tuple[GenerationRequest, Outputs]:
         with read_session(request.app.state.engine) as db:
             run = runs.get(db, run_id)
             model = predictions.get_scorer(db, run, settings.runs)
         row: dict[str, Any] = asked.model_dump()
-        return predictions.build_request(settings, model, run, row)
+        return predictions.build_request(settings, model, run, row), run.recipe.outputs
 
-    return await predictions.predict(settings, await run_in_threadpool(build))
+    return await predictions.predict(settings, *await run_in_threadpool(build))

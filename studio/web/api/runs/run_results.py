@@ -25,6 +25,7 @@ from studio.db.tasks import Export
 from studio.errors import ConflictError
 from studio.protocols.events import SampleStage
 from studio.protocols.label_reports import LabelReport
+from studio.protocols.number_reports import NumberReport
 from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import ExportKind
 from studio.recipe.precision import DType
@@ -33,7 +34,7 @@ from studio.services.compare import compare
 from studio.services.exports import exports
 from studio.services.metrics import metrics
 from studio.services.queue import overview
-from studio.services.results import label_results
+from studio.services.results import label_results, number_results
 from studio.services.runs import artifacts, runs
 from studio.services.samples import sample_ratings
 from studio.web.api import conventions as api
@@ -180,6 +181,22 @@ def labels(run_id: api.Id, db: DB, config: Config) -> LabelReport:
             hint="Only classification measures them, from its first validation on.",
         )
     return found.report
+
+
+@router.get("/{run_id}/numbers")
+def numbers(run_id: api.Id, db: DB, config: Config) -> NumberReport:
+    """Return how near a model comes to each of the numbers that it learned.
+
+    Measured at the validation of the weights that the run has: its best ones, or the newest.
+    """
+    run = runs.get(db, run_id)
+    report = number_results.load(run, RunDir(config.runs / str(run.id)))
+    if report is None:
+        raise ConflictError(
+            f"Run {run_id} has measured no numbers.",
+            hint="Only regression measures them, from its first validation on.",
+        )
+    return report
 
 
 @router.get("/{run_id}/report", response_class=HTMLResponse)

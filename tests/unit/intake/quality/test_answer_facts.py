@@ -61,3 +61,20 @@ def test_numbers_are_recognised_with_and_without_names() -> None:
     assert found.targets == ("a", "b")
     assert number_problem(facts(row("1"), row("x"))) == "1 of 2 answers are no numbers."
     assert number_problem(facts(row("x"))) == "The answers of this dataset are no numbers."
+
+
+def test_number_that_never_changes_cannot_be_learned() -> None:
+    same = facts(*(row("?", numbers={"a": i, "b": 2.0}) for i in range(4)))
+
+    assert number_problem(same) == 'A number is the same in all rows: "b".'
+    assert number_problem(facts(row("3"), row("3"))) == (
+        "A number is the same in all rows: the answer."
+    )
+
+
+def test_numbers_far_from_all_others_are_found() -> None:
+    counter = AnswerCounter()
+    for i in range(40):
+        counter.add(row("?", numbers={"a": float(i), "b": 1000.0 if i == 30 else i % 5}))
+
+    assert counter.outliers() == {"b": [31]}

@@ -252,6 +252,13 @@ def labelled(*labels: str) -> list[Row]:
     return rows
 
 
+def test_numbers_far_from_all_others_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
+    rows = [pair(f"How many in box {i}?", str(1_000_000 if i == 7 else i)) for i in range(40)]
+
+    assert found(rows)["outlying_numbers"].rows == [8]
+    assert "outlying_numbers" not in found(rows[:7] + rows[8:])
+
+
 def test_labels_of_few_rows_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     rare = [pair(f"Rare text {i}", "rare") for i in range(3)]
     told = found([*labelled("sport", "news"), *rare])["rare_labels"]
