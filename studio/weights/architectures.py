@@ -69,6 +69,9 @@ FAMILY_KINDS: dict[str, ModelKind] = {
 DECODABLE: frozenset[str] = frozenset(_LISTS["decodable"])
 """Encoders that are causal if the config sets `is_decoder`."""
 
+SCORING: frozenset[str] = frozenset(_LISTS["scoring"])
+"""Causal families of which transformers has a class that gives scores instead of tokens."""
+
 LAYER_NORMS: frozenset[str] = frozenset(_LISTS["layer_norms"])
 """Families whose layer norms a CPU cannot compute if weights are in the other 16-bit format.
 

@@ -11,6 +11,7 @@ from studio.methods.heads import HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
 from studio.recipe.fields import FieldSpec
+from studio.weights.architectures import SCORING
 
 
 class Labels(HeadSection):
@@ -109,6 +110,7 @@ METHOD = Method(
         ),
         objective=EVAL_MACRO_F1,
     ),
+    families=SCORING,
     trains_on={
         "conversation": "The last answer of each conversation is its label, or a list of labels; "
         "what comes before is what the model reads."

@@ -9,6 +9,7 @@ from studio.methods.heads import HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
 from studio.recipe.fields import FieldSpec
+from studio.weights.architectures import SCORING
 
 
 class Numbers(HeadSection):
@@ -97,6 +98,7 @@ METHOD = Method(
         ),
         objective=EVAL_R2,
     ),
+    families=SCORING,
     trains_on={
         "conversation": "The last answer of each conversation is its number, or several by name; "
         "what comes before is what the model reads."

@@ -12,6 +12,7 @@ from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
 from studio.recipe.fields import FieldSpec
 from studio.recipe.sections import Epochs
+from studio.weights.architectures import SCORING
 
 
 class RewardOptimisation(HeadOptimisation):
@@ -71,6 +72,7 @@ METHOD = Method(
         ),
         objective=dpo.EVAL_PREFERRED,
     ),
+    families=SCORING,
     trains_on={"preference": "A reward model scores the better answer higher than the worse one."},
     ignores={
         "ranked": "Only the best and the worst answer of each row are compared. The answers "

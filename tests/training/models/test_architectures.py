@@ -7,12 +7,13 @@ import torch
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoModelForCausalLM,
     PreTrainedConfig,
 )
 
 from studio.weights import architectures
-from studio.weights.architectures import DECODABLE, FAMILY_KINDS
+from studio.weights.architectures import DECODABLE, FAMILY_KINDS, SCORING
 from tests.training.models import test_families
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -117,3 +118,15 @@ def test_causal_families_have_causal_lm_class() -> None:
     causal = {family for family, kind in FAMILY_KINDS.items() if kind == "causal"}
     # Two names share the class of another family's config.
     assert {CONFIG_MAPPING[family].model_type for family in causal} - loadable == set()
+
+
+def test_scoring_families_have_a_class_for_scores() -> None:
+    """Two more name their output layer otherwise, or put more than it on top."""
+    causal = {family for family, kind in FAMILY_KINDS.items() if kind == "causal"}
+    loadable = {
+        family
+        for family in causal
+        if CONFIG_MAPPING[family] in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    }
+    assert loadable - SCORING == {"ctrl", "modernbert-decoder"}
+    assert loadable >= SCORING

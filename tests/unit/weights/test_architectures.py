@@ -59,6 +59,14 @@ def test_untrainable_reason_names_method() -> None:
     )
 
 
+@pytest.mark.parametrize("method", ["reward", "classify", "regress"])
+def test_family_without_a_class_for_scores_is_refused(method: str) -> None:
+    reason = model_compatibility.untrainable_reason("causal", "granite", [METHODS[method]])
+
+    assert reason.endswith(f"The method {METHODS[method].title} cannot train granite models.")
+    assert model_compatibility.untrainable_reason("causal", "qwen3", [METHODS[method]]) == ""
+
+
 def test_each_family_has_one_kind() -> None:
     names = [name for families in architectures._FAMILIES.values() for name in families]
     assert len(names) == len(set(names)) == len(architectures.FAMILY_KINDS)
