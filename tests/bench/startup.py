@@ -62,7 +62,7 @@ def _imports() -> Iterator[Measurement]:
 
 def _serve(studio: Studio) -> None:
     studio.begin()
-    wait_until(lambda: _answers(studio), seconds=60)
+    wait_until(lambda: _answers(studio))
 
 
 def _answers(studio: Studio) -> bool:
@@ -75,7 +75,7 @@ def _answers(studio: Studio) -> bool:
 def _first_step(studio: Studio) -> Iterator[Measurement]:
     wait_until(studio.is_up)
     number = submit_run(studio, max_steps=3)
-    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=180)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
     phases = get_run(studio, number)["phases"]
     parts = ("queued_seconds", "launch_seconds", "first_step_seconds")
     yield Measurement("submit to first step", sum(phases[part] for part in parts), "s")
@@ -91,7 +91,7 @@ def _first_point(studio: Studio) -> Iterator[Measurement]:
         page = browser.new_page()
         page.goto(f"{studio.url}/runs/{number}")
         events = studio.home / "runs" / str(number) / "events.jsonl"
-        wait_until(lambda: events.exists() and '"progressed"' in events.read_text(), seconds=120)
+        wait_until(lambda: events.exists() and '"progressed"' in events.read_text())
         written = events.stat().st_mtime
         page.wait_for_selector(".plot canvas", timeout=60_000)
         shown = time.time()

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.support.live_studio import Studio, stop_everything
 from tests.tools.browser import FLAGS, find_browser
 
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=120_000)
 
 
 # No longer than a file: while it lives, its event loop runs in the thread of all tests.
@@ -43,7 +43,7 @@ def context(browser: Browser, studio: Studio) -> Iterator[BrowserContext]:
     context = browser.new_context(
         base_url=studio.url, viewport={"width": 1440, "height": 900}, reduced_motion="reduce"
     )
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(120_000)
     yield context
     context.close()
 

@@ -68,7 +68,7 @@ def is_past(run: RunDir, step: int) -> Callable[[], bool]:
 
 def killed_past(run: RunDir, step: int) -> None:
     process = start(run)
-    wait_until(is_past(run, step), seconds=120)
+    wait_until(is_past(run, step))
     process.kill()
     process.wait()
 
@@ -102,7 +102,7 @@ def test_kill_during_save_leaves_no_partial_checkpoint(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     process = start(run)
-    wait_until(lambda: len(tiny.events_of(run, Checkpointed)) > 0, seconds=120)
+    wait_until(lambda: len(tiny.events_of(run, Checkpointed)) > 0)
     watched = psutil.Process(process.pid)
 
     def is_saving() -> bool:
@@ -129,7 +129,7 @@ def test_run_resumed_after_pause_equals_uninterrupted_run(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     process = start(run)
-    wait_until(is_past(run, 5), seconds=120)
+    wait_until(is_past(run, 5))
     assert ask(run, process, "pause") == 0
     paused = tiny.last_event(run)
     assert isinstance(paused, Paused)
@@ -146,7 +146,7 @@ def test_stop_and_keep_saves_trained_weights(model: Path, tmp_path: Path) -> Non
     endless = {"precision": "bf16_kahan", "optimisation__max_steps": 100_000, "samples__prompts": 1}
     run = tiny.write_run(tmp_path / "run", model, **endless, checkpoints__save_steps=1)
     process = start(run)
-    wait_until(is_past(run, 3), seconds=120)
+    wait_until(is_past(run, 3))
 
     assert ask(run, process, "keep") == 0
 
@@ -165,7 +165,7 @@ def test_stop_and_keep_saves_trained_weights(model: Path, tmp_path: Path) -> Non
 def test_sigusr1_writes_stack_trace_to_run_log(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)
-    wait_until(is_past(run, 1), seconds=120)
+    wait_until(is_past(run, 1))
 
     process.send_signal(signal.SIGUSR1)
 
@@ -178,7 +178,7 @@ def test_sigusr1_writes_stack_trace_to_run_log(model: Path, tmp_path: Path) -> N
 def test_cancelled_run_keeps_its_checkpoints(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     process = start(run)
-    wait_until(lambda: len(tiny.events_of(run, Checkpointed)) > 0, seconds=120)
+    wait_until(lambda: len(tiny.events_of(run, Checkpointed)) > 0)
 
     assert ask(run, process, "cancel") == 0
 

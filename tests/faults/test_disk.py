@@ -89,15 +89,13 @@ def read_again(studio: Studio, disk: Path) -> None:
     A file that takes a second to read is kept first and read later, by a process of its own.
     """
     subprocess.run([MOUNT, "-o", f"remount,size={LARGER}", str(disk)], check=True)
-    wait_until(
-        lambda: "building" not in {one["status"] for one in named(studio).values()}, seconds=120
-    )
+    wait_until(lambda: "building" not in {one["status"] for one in named(studio).values()})
     for dataset in named(studio).values():
         if dataset["status"] == "failed":
             chore = studio.api.get(f"/chores/{dataset['chore']}").raise_for_status().json()
             assert chore["error"]["code"] == "disk_full"
             studio.api.post(f"/chores/{dataset['chore']}/again").raise_for_status()
-    wait_until(lambda: {one["status"] for one in named(studio).values()} == {"ready"}, seconds=120)
+    wait_until(lambda: {one["status"] for one in named(studio).values()} == {"ready"})
 
 
 def test_uploads_work_until_disk_is_full_and_after_space_is_freed(
@@ -122,7 +120,7 @@ def test_uploads_work_until_disk_is_full_and_after_space_is_freed(
 
 def test_full_disk_shows_error_and_pages_still_load(studio: Studio, disk: Path) -> None:
     number = submit_run(studio, max_steps=1)
-    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
     fill(disk)
     address = f"{studio.url}/runs/{number}"
 
@@ -136,10 +134,10 @@ def test_full_disk_shows_error_and_pages_still_load(studio: Studio, disk: Path) 
 def test_run_fails_clearly_on_full_disk_and_later_run_succeeds(studio: Studio, disk: Path) -> None:
     number = submit_run(studio, max_steps=100_000)
     waiting = submit_run(studio, max_steps=1)
-    wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=120)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3)
     ballast = fill(disk)
     seen = metric_steps(studio, number)
-    wait_until(lambda: not is_training(studio, number), seconds=120)
+    wait_until(lambda: not is_training(studio, number))
     ballast.unlink()
     wait_until(lambda: get_run(studio, number)["status"] == "failed")
 
@@ -150,10 +148,10 @@ def test_run_fails_clearly_on_full_disk_and_later_run_succeeds(studio: Studio, d
         "Delete old runs or models, then try again.",
     )
     assert metric_steps(studio, number)[: len(seen)] == seen
-    wait_until(lambda: get_run(studio, waiting)["status"] in {"succeeded", "failed"}, seconds=120)
+    wait_until(lambda: get_run(studio, waiting)["status"] in {"succeeded", "failed"})
     assert (get_run(studio, waiting)["error"] or {"code": "disk_full"})["code"] == "disk_full"
     second = submit_run(studio, max_steps=1)
-    wait_until(lambda: get_run(studio, second)["status"] == "succeeded", seconds=120)
+    wait_until(lambda: get_run(studio, second)["status"] == "succeeded")
 
 
 def is_training(studio: Studio, number: int) -> bool:

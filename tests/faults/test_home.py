@@ -143,7 +143,7 @@ def test_studio_restarts_after_web_process_is_killed(
     studio.wait()
     studio.start()
     number = submit_run(studio, max_steps=2)
-    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
 
     assert not worker.is_running()
 
@@ -207,7 +207,7 @@ def test_restored_backup_equals_original_studio(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:
     number = submit_run(studio, max_steps=4)
-    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
     said(command(studio.home, "backup", str(tmp_path / "b.zip")))
     said(command(studio.home, "restore", str(tmp_path / "b.zip"), "--into", str(tmp_path / "r")))
     whole = files(studio.home)
@@ -222,7 +222,7 @@ def test_backup_taken_during_training_can_be_restored(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:
     number = submit_run(studio, max_steps=100_000)
-    wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=120)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3)
     said(command(studio.home, "backup", str(tmp_path / "b.zip")))
     said(command(studio.home, "restore", str(tmp_path / "b.zip"), "--into", str(tmp_path / "r")))
     restored = other(tmp_path / "r")
@@ -240,6 +240,6 @@ def test_moved_home_can_train(
     studio.wait()
     moved = other(studio.home.rename(tmp_path / "moved"))
     number = submit_run(moved, max_steps=2)
-    wait_until(lambda: get_run(moved, number)["status"] in {"succeeded", "failed"}, seconds=120)
+    wait_until(lambda: get_run(moved, number)["status"] in {"succeeded", "failed"})
 
     assert get_run(moved, number)["status"] == "succeeded"

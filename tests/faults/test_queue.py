@@ -87,7 +87,7 @@ def test_every_run_is_executed_once_when_workers_are_killed(tmp_path: Path) -> N
             replace(dice.randrange(CONTENDERS))
             kills += 1
             pause.wait(PACE_SECONDS)
-        wait_until(lambda: not left(), seconds=120)
+        wait_until(lambda: not left())
 
     with read_session(engine) as db:
         outcomes = Counter(db.exec(select(Attempt.outcome)).all())
@@ -151,9 +151,9 @@ def taken(studio: Studio, number: int) -> int:
 @pytest.mark.timeout(900)
 def test_export_completes_while_long_run_trains(studio: Studio) -> None:
     first = submit_run(studio, "short", max_steps=2)
-    wait_until(lambda: get_run(studio, first)["status"] == "succeeded", seconds=180)
+    wait_until(lambda: get_run(studio, first)["status"] == "succeeded")
     second = submit_run(studio, "long", max_steps=LONG)
-    wait_until(lambda: get_run(studio, second)["step"] >= 3, seconds=180)
+    wait_until(lambda: get_run(studio, second)["step"] >= 3)
     asked = studio.api.post(f"/runs/{first}/exports", json={"dtype": "float32"})
     where = f"/runs/{first}/exports/{asked.raise_for_status().json()['id']}"
     wait_until(lambda: studio.api.get(where).json()["status"] == "succeeded", seconds=600)

@@ -30,9 +30,7 @@ pytestmark = pytest.mark.faults
 def worker_of(studio: Studio) -> psutil.Process:
     """Wait for the worker that has taken the queue, and return its process."""
     assert studio.process is not None
-    wait_until(
-        lambda: locks.describe_holder(studio.home, "worker").startswith("process "), seconds=180
-    )
+    wait_until(lambda: locks.describe_holder(studio.home, "worker").startswith("process "))
     return psutil.Process(int(locks.describe_holder(studio.home, "worker").split()[1]))
 
 
@@ -63,14 +61,14 @@ def start_desk(studio: Studio) -> None:
 
 def test_killed_worker_is_restarted(studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
-    wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=180)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3)
     first = worker_of(studio)
     first.kill()
     wait_until((studio.home / FILE_NAME).exists)
     page = httpx2.get(f"{studio.url}/queue", trust_env=False).text
-    wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+    wait_until(lambda: health(studio)[0] == httpx2.codes.OK)
     seen = get_run(studio, number)["step"]
-    wait_until(lambda: get_run(studio, number)["step"] > seen, seconds=180)
+    wait_until(lambda: get_run(studio, number)["step"] > seen)
 
     assert worker_of(studio) != first
     assert (get_run(studio, number)["attempt"], health(studio)[1]["status"]) == (1, "ok")
@@ -94,7 +92,7 @@ def test_worker_start_error_is_shown_until_worker_starts(studio: Studio) -> None
         assert "The worker exited with code 1." in page
         assert f"Another studio is already using {studio.home}" in page
         assert str(studio.home) not in str(health(studio)[1])
-    wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+    wait_until(lambda: health(studio)[0] == httpx2.codes.OK)
 
     assert "The worker exited" not in httpx2.get(f"{studio.url}/", trust_env=False).text
 
@@ -113,7 +111,7 @@ def test_stopped_studio_leaves_only_training_processes(
     studio = make_studio(warm=True)
     launcher_process(studio)
     run = submit_run(studio, max_steps=LONG)
-    wait_until(lambda: get_run(studio, run)["step"] >= 3, seconds=180)
+    wait_until(lambda: get_run(studio, run)["step"] >= 3)
     start_desk(studio)
     trainer, worker = trainer_of(studio, run), worker_of(studio)
     helpers = [worker, *helpers_of(worker)]
@@ -137,15 +135,13 @@ def is_there(process: psutil.Process) -> bool:
 def test_helper_processes_exit_when_worker_is_killed(make_studio: Callable[..., Studio]) -> None:
     studio = make_studio(warm=True)
     worker = worker_of(studio)
-    wait_until(
-        lambda: len(helpers_of(worker)) == 1, seconds=180
-    )  # It loads for seconds, and looks at nothing.
+    wait_until(lambda: len(helpers_of(worker)) == 1)  # It loads for seconds, and looks at nothing.
     start_desk(studio)
-    wait_until(lambda: len(helpers_of(worker)) == 2, seconds=180)
+    wait_until(lambda: len(helpers_of(worker)) == 2)
     helpers = helpers_of(worker)
     worker.kill()
     wait_until(lambda: not any(map(is_there, helpers)))
-    wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+    wait_until(lambda: health(studio)[0] == httpx2.codes.OK)
 
     assert worker_of(studio) != worker
 
@@ -157,6 +153,6 @@ def test_new_studio_can_start_and_train_after_kill(studio: Studio) -> None:
     studio.port = free_port()
     studio.start()
     number = submit_run(studio, max_steps=2)
-    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
 
     assert health(studio)[1]["status"] == "ok"

@@ -23,7 +23,7 @@ def test_sweep_completes_every_trial_once_after_kills(make_studio: Callable[[], 
     studio.api.post("/sweeps", json=new).raise_for_status()
 
     for begun in (1, 3):
-        wait_until(partial(has_begun, studio, begun), seconds=200)
+        wait_until(partial(has_begun, studio, begun))
         studio.kill()
         studio.wait()
         studio.start()

@@ -124,7 +124,7 @@ def serving(installed: Path, home: Path) -> Iterator[httpx2.Client]:
     try:
         base = f"http://127.0.0.1:{port}"
         with httpx2.Client(base_url=base, trust_env=False, timeout=30) as client:
-            wait_until(lambda: is_healthy(process, client), seconds=120)
+            wait_until(lambda: is_healthy(process, client))
             yield client
     finally:
         process.terminate()

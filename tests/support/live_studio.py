@@ -89,7 +89,7 @@ class Studio:
 
     def start(self) -> None:
         self.begin()
-        wait_until(self.is_up, seconds=120)
+        wait_until(self.is_up)
 
     def begin(self) -> None:
         """Start the process, and do not wait for it."""
@@ -231,7 +231,7 @@ def get_run(studio: Studio, number: int) -> dict[str, Any]:
 def launcher_process(studio: Studio) -> psutil.Process:
     """Wait for a studio's warm launcher, and return its process."""
     settings = Settings(home=studio.home)
-    wait_until(lambda: workers.read_launcher(settings).state == "ready", seconds=180)
+    wait_until(lambda: workers.read_launcher(settings).state == "ready")
     return psutil.Process(workers.read_launcher(settings).pid)
 
 

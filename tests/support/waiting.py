@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(is_so: Callable[[], bool], *, seconds: float = 60) -> None:
+def wait_until(is_so: Callable[[], bool], *, seconds: float = 240) -> None:
     """Return as soon as it is so.
 
     Raises:

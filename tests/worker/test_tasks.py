@@ -238,7 +238,7 @@ def test_cancelled_task_leaves_no_process_or_files(
     made = wait_until_final(loop)
     assert (made.status, heard) == (TaskStatus.CANCELLED, [("cancelled", None)])
     assert not process.is_alive
-    wait_until(lambda: not psutil.pid_exists(its_own) or _is_dead(its_own), seconds=30)
+    wait_until(lambda: not psutil.pid_exists(its_own) or _is_dead(its_own))
     assert list(settings.tasks.iterdir()) == []
 
 

@@ -36,13 +36,13 @@ def test_large_upload_resumes_after_lost_connection(page: Page, tmp_path: Path) 
     page.locator("#file").set_input_files(file)
     page.get_by_role("button", name="Upload").click()
 
-    expect(page.get_by_text("Connection lost. Retrying…")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Connection lost. Retrying…")).to_be_visible()
     sent = page.get_by_role("progressbar", name="Upload progress")
     assert 0 < float(sent.get_attribute("value") or 0) < 1
     seen.append(True)
     for route in held:
         route.continue_()
-    page.wait_for_url("**/mapping", timeout=60_000)
+    page.wait_for_url("**/mapping")
     expect(page.get_by_role("heading", name="large", exact=False).first).to_be_visible()
     assert offsets[:4] == ["0", "2097152", "2097152", "4194304"]
 
@@ -54,5 +54,5 @@ def test_blocked_url_import_shows_reason_and_retry(page: Page) -> None:
     page.get_by_role("button", name="Import").click()
 
     refusal = "127.0.0.1 is an internal address, which is blocked."
-    expect(page.get_by_role("alert")).to_contain_text(refusal, timeout=60_000)
+    expect(page.get_by_role("alert")).to_contain_text(refusal)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()

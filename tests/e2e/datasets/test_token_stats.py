@@ -17,9 +17,7 @@ def test_statistics_page_counts_truncates_and_searches_rows(page: Page) -> None:
     page.get_by_role("link", name="Statistics").click()
     page.get_by_role("button", name="Count tokens").click()
     sentence = page.locator("#stats strong").first
-    expect(sentence).to_have_text(
-        "None of 2,960 rows will be truncated to 1,024 tokens.", timeout=60_000
-    )
+    expect(sentence).to_have_text("None of 2,960 rows will be truncated to 1,024 tokens.")
 
     page.get_by_label("Max sequence length").fill("40")
     expect(sentence).to_contain_text("rows will be truncated to 40 tokens")
@@ -40,7 +38,7 @@ def test_statistics_page_counts_truncates_and_searches_rows(page: Page) -> None:
     expect(page.get_by_label("Max sequence length")).to_have_value("40")
 
     page.get_by_role("link", name=f"View tokens of row {first}").click()
-    expect(page.locator("#sight mark").first).to_be_visible(timeout=60_000)
+    expect(page.locator("#sight mark").first).to_be_visible()
     expect(page.locator("#look-row")).to_have_value(first)
 
 

@@ -18,7 +18,7 @@ LONG = 20_000
 @pytest.fixture(scope="module")
 def finished(studio: Studio) -> int:
     number = submit_run(studio)
-    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
     return number
 
 
@@ -33,10 +33,10 @@ def chat(page: Page, finished: int) -> Page:
 def training(studio: Studio, finished: int) -> Iterator[int]:  # noqa: ARG001 -- it comes first
     """Give a run that trains until the test ends."""
     number = submit_run(studio, "endless", max_steps=LONG)
-    wait_until(lambda: get_run(studio, number)["status"] == "running", seconds=120)
+    wait_until(lambda: get_run(studio, number)["status"] == "running")
     yield number
     studio.api.post(f"/runs/{number}/cancel")
-    wait_until(lambda: get_run(studio, number)["status"] == "cancelled", seconds=120)
+    wait_until(lambda: get_run(studio, number)["status"] == "cancelled")
 
 
 def reply(page: Page, side: str) -> Locator:
@@ -53,7 +53,7 @@ def test_suggested_prompt_is_answered_by_both_models_in_one_press(chat: Page) ->
 
     for name in ("Base model", "Your model"):
         group = chat.get_by_role("group", name=name)
-        expect(group.get_by_text(re.compile(r"^\d+ tokens?"))).to_be_visible(timeout=90_000)
+        expect(group.get_by_text(re.compile(r"^\d+ tokens?"))).to_be_visible()
         expect(group.locator(".judged")).to_have_text(re.compile("xpected"))
     expect(chat.locator("[data-wanted]").last).to_contain_text("Expected")
     expect(stop(chat)).to_be_hidden()
@@ -68,7 +68,7 @@ def test_conversation_goes_on_by_keyboard_and_is_cleared(chat: Page) -> None:
     expect(field).to_have_value("What is two plus two?\n")
     field.press("Enter")
     expect(field).to_have_value("")
-    expect(reply(chat, "run").locator("[data-figures]")).not_to_be_empty(timeout=90_000)
+    expect(reply(chat, "run").locator("[data-figures]")).not_to_be_empty()
     first = reply(chat, "base").locator("[data-answer]").inner_text()
 
     field.fill("And then?")
@@ -78,7 +78,7 @@ def test_conversation_goes_on_by_keyboard_and_is_cleared(chat: Page) -> None:
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
     assert body["messages"][1]["content"] == first
     expect(chat.locator(".chat-turn")).to_have_count(2)
-    expect(stop(chat)).to_be_hidden(timeout=90_000)
+    expect(stop(chat)).to_be_hidden()
 
     chat.get_by_role("button", name="New chat").click()
     expect(chat.locator(".chat-turn")).to_have_count(0)
@@ -101,7 +101,7 @@ def test_escape_stops_answers_and_retry_asks_again(chat: Page) -> None:
     chat.get_by_label("Temperature").fill("0")
     chat.get_by_label("Max tokens").fill("1")
     reply(chat, "run").get_by_role("button", name="Retry").click()
-    expect(reply(chat, "run").get_by_text("1 token", exact=True)).to_be_visible(timeout=90_000)
+    expect(reply(chat, "run").get_by_text("1 token", exact=True)).to_be_visible()
     expect(reply(chat, "base").get_by_text("Stopped.")).to_be_visible()
 
 
@@ -131,4 +131,4 @@ def test_draft_survives_reload_and_lost_connection_is_explained(chat: Page) -> N
     expect(reply(chat, "base")).to_contain_text("The connection to the studio was lost.")
     chat.unroute("**/chat/answers")
     reply(chat, "base").get_by_role("button", name="Retry").click()
-    expect(reply(chat, "base").locator("[data-figures]")).not_to_be_empty(timeout=90_000)
+    expect(reply(chat, "base").locator("[data-figures]")).not_to_be_empty()

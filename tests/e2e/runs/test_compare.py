@@ -105,7 +105,7 @@ def opened(browser: Browser, studio: Studio) -> Iterator[Page]:
     context = browser.new_context(
         base_url=studio.url, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
     )
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(120_000)
     context.add_init_script(LISTEN)
     page = context.new_page()
     page.goto(RUNS)
@@ -166,7 +166,7 @@ def test_hidden_tabs_pause_and_catch_up_when_shown(
     for tab in tabs:
         tab.clock.install()
         tab.goto(RUNS)
-        expect(tab.get_by_text("Live", exact=True)).to_be_visible(timeout=60_000)
+        expect(tab.get_by_text("Live", exact=True)).to_be_visible()
         if tab is not tabs[-1]:
             look(tab, away=True)
             tab.clock.fast_forward(6000)
@@ -464,7 +464,7 @@ def test_two_more_seeds_make_verdict_firm(browser: Browser, unsure: tuple[Studio
     studio, engine = unsure
     context = browser.new_context(base_url=studio.url, reduced_motion="reduce")
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(120_000)
     page.goto("/compare?runs=1,2")
     headline = page.locator("#verdict-title")
     expect(headline).to_contain_text("float32 is ahead by 20 %")

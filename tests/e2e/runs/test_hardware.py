@@ -17,12 +17,12 @@ def test_load_follows_the_worker_while_a_run_trains(page: Page, studio: Studio) 
     page.goto(f"/runs/{number}")
     strip = page.get_by_role("region", name="Hardware")
 
-    expect(strip.locator("dd.value").first).to_have_text(re.compile(r"^\d+\s%$"), timeout=60_000)
-    expect(strip).to_contain_text("this run", timeout=60_000)
+    expect(strip.locator("dd.value").first).to_have_text(re.compile(r"^\d+\s%$"))
+    expect(strip).to_contain_text("this run")
     curve = strip.locator("polyline").first
-    shown = curve.get_attribute("points", timeout=60_000)
+    shown = curve.get_attribute("points")
     assert shown
-    expect(curve).not_to_have_attribute("points", shown, timeout=60_000)
+    expect(curve).not_to_have_attribute("points", shown)
 
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
-    expect(strip).to_contain_text("While this run trained", timeout=60_000)
+    expect(strip).to_contain_text("While this run trained")

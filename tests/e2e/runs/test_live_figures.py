@@ -170,7 +170,7 @@ def test_tiles_resume_after_restart_and_match_api(
     kept = get_run(studio, number)["step"]
     wait_until(lambda: step_shown(page) > kept + 2)
     studio.api.post(f"/runs/{number}/keep").raise_for_status()
-    expect(page.locator("#head .status")).to_contain_text("succeeded", timeout=120_000)
+    expect(page.locator("#head .status")).to_contain_text("succeeded")
     expect(page.locator("[data-put='train_seconds']")).to_be_visible()
     context.new_page().goto(f"/runs/{number}")
 

@@ -29,7 +29,7 @@ def end(studio: Studio, number: int) -> None:
 
 def ask_for_notification(page: Page) -> None:
     # The heading is drawn again, with its menu closed, when the status changes.
-    expect(page.locator("#head")).to_contain_text("running", timeout=60_000)
+    expect(page.locator("#head")).to_contain_text("running")
     page.locator("#more > summary").click()
     page.get_by_role("button", name="Notify me").click()
 
@@ -45,7 +45,7 @@ def test_ended_run_shows_notification(page: Page, studio: Studio) -> None:
     expect(bell).to_have_attribute("aria-pressed", "true")
     end(studio, number)
 
-    expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("quick was cancelled.")).to_be_visible()
     assert page.evaluate("window.shown") == [["quick was cancelled.", ""]]
     expect(bell).to_have_count(0)
 
@@ -92,7 +92,7 @@ def test_page_title_shows_status_when_notifications_are_denied(page: Page, studi
     expect(page.get_by_text("the tab title will show the result")).to_be_visible()
     end(studio, number)
 
-    expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("quick was cancelled.")).to_be_visible()
     # The head is drawn anew by then, which brings the page's own title along.
     expect(page.locator("#more").get_by_text("Move to trash")).to_be_attached()
     expect(page).to_have_title("quick was cancelled. · Mantissa Studio")
@@ -102,8 +102,8 @@ def test_run_history_grows_live(page: Page, studio: Studio) -> None:
     number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}/details")
     story = page.get_by_role("list", name="Events, newest first")
-    expect(story.get_by_text("Started training.")).to_be_visible(timeout=60_000)
+    expect(story.get_by_text("Started training.")).to_be_visible()
     end(studio, number)
 
     expect(story.get_by_text("Asked to stop.")).to_be_visible()
-    expect(page.get_by_role("cell", name="cancelled")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("cell", name="cancelled")).to_be_visible()

@@ -43,7 +43,7 @@ def reported(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 def online(browser: Browser, reported: Studio) -> Iterator[Page]:
     context = browser.new_context(base_url=reported.url, reduced_motion="reduce")
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(120_000)
     yield context.new_page()
     context.close()
 

@@ -42,7 +42,7 @@ def training(starter_home: Path, tmp_path: Path) -> Iterator[tuple[Studio, Engin
 @pytest.fixture
 def page(browser: Browser, training: tuple[Studio, Engine]) -> Iterator[Page]:
     context = browser.new_context(base_url=training[0].url, reduced_motion="reduce")
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(120_000)
     page = context.new_page()
     page.goto("/runs/1")
     expect(page.get_by_role("status").filter(has_text="Live")).to_be_attached()

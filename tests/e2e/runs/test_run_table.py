@@ -39,11 +39,10 @@ def table(browser: Browser, table_studio: Studio) -> Iterator[Page]:
     context = browser.new_context(
         base_url=table_studio.url, viewport={"width": 1440, "height": 900}, reduced_motion="reduce"
     )
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(120_000)
     page = context.new_page()
     page.goto("/")
-    # Keys are heard once the table's script is there.
-    expect(page.locator("section[data-booted='done']")).to_have_count(1, timeout=60_000)
+    expect_keys_heard(page)
     yield page
     context.close()
 
@@ -58,8 +57,13 @@ def more(studio: Studio, name: str, count: int) -> Iterator[None]:
         bulk_actions.move_to_trash(db, added)
 
 
+def expect_keys_heard(page: Page) -> None:
+    """Wait for the table's script: before it, keys mean nothing."""
+    expect(page.locator("section[data-booted='done']")).to_have_count(1)
+
+
 def expect_names(page: Page, *names: str) -> None:
-    expect(page.locator("#rows tr[data-run] th a")).to_have_text([*names], timeout=60_000)
+    expect(page.locator("#rows tr[data-run] th a")).to_have_text([*names])
 
 
 @pytest.mark.smoke
@@ -180,6 +184,7 @@ def test_trashed_run_can_be_restored(table: Page) -> None:
 def test_row_can_be_edited_by_keyboard(table: Page, table_studio: Studio) -> None:
     with more(table_studio, "new", 1):
         table.reload()
+        expect_keys_heard(table)
         expect_names(table, "new", "gamma", "beta", "alpha")
         table.keyboard.press("ArrowDown")
         table.keyboard.press("e")

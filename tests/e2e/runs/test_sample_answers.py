@@ -53,7 +53,7 @@ def reader(browser: Browser, answered: tuple[Studio, Engine]) -> Iterator[Page]:
     context = browser.new_context(
         base_url=answered[0].url, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
     )
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(120_000)
     yield context.new_page()
     context.close()
 

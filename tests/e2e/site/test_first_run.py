@@ -98,7 +98,7 @@ def test_reload_and_second_tab_show_same_run(
     second.goto(f"/runs/{number}")
     for tab in (page, second):
         tab.bring_to_front()
-        expect(tab.locator("#head")).to_contain_text("succeeded", timeout=120_000)
+        expect(tab.locator("#head")).to_contain_text("succeeded")
         assert read_steps(loss_chart(tab), 20) == list(range(21))
 
 
@@ -109,11 +109,11 @@ def test_open_page_loses_nothing_when_studio_restarts(page: Page, studio: Studio
     studio.kill()
     studio.wait()
     studio.start()
-    expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     seen = get_run(studio, number)["step"]
     wait_until(lambda: get_run(studio, number)["step"] > seen + 3)
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
-    expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
+    expect(page.locator("#head")).to_contain_text("cancelled")
 
     last = get_run(studio, number)["step"]
     assert read_steps(loss_chart(page), last) == list(range(last + 1))
@@ -123,7 +123,7 @@ def test_back_and_forward_restore_working_pages(page: Page, studio: Studio) -> N
     number = submit_run(studio, max_steps=10)
     page.goto("/")
     page.locator(f'main a[href="/runs/{number}"]').first.click()
-    expect(page.locator("#head")).to_contain_text("succeeded", timeout=120_000)
+    expect(page.locator("#head")).to_contain_text("succeeded")
     page.go_back()
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     page.go_forward()
@@ -139,7 +139,7 @@ def test_stop_asks_for_confirmation(page: Page, studio: Studio) -> None:
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Stop and discard").click()
 
-    expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
+    expect(page.locator("#head")).to_contain_text("cancelled")
 
 
 def test_ctrl_c_stops_studio_with_open_pages(page: Page, studio: Studio) -> None:

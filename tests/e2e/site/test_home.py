@@ -30,12 +30,12 @@ def test_card_of_running_run_is_live_and_pauses(page: Page, studio: Studio) -> N
     page.goto("/")
     card = page.locator(f"article[data-run='{number}']")
     curve = card.locator("polyline")
-    expect(curve).to_have_attribute("points", re.compile(r"( .*){3}"), timeout=120_000)
+    expect(curve).to_have_attribute("points", re.compile(r"( .*){3}"))
     before = curve.get_attribute("points") or ""
     expect(curve).not_to_have_attribute("points", before)
     card.get_by_role("button", name="Pause").click()
 
-    expect(card).to_have_count(0, timeout=60_000)
+    expect(card).to_have_count(0)
     assert page.url == f"{studio.url}/"
     wait_until(lambda: get_run(studio, number)["status"] == "paused")
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
@@ -46,7 +46,7 @@ def test_ended_run_stays_in_every_tab_until_dismissed(
 ) -> None:
     number = submit_run(studio, "watched to its end", max_steps=3)
     page.goto("/")
-    expect(page.locator("#ended").get_by_text("watched to its end")).to_be_visible(timeout=120_000)
+    expect(page.locator("#ended").get_by_text("watched to its end")).to_be_visible()
     second = context.new_page()
     second.goto("/")
     expect(second.locator("#ended").get_by_text("watched to its end")).to_be_visible()

@@ -45,7 +45,7 @@ def ready_launcher(home: Path) -> Iterator[PreforkClient]:
     settings = Settings(home=home)
     made = PreforkClient(settings)
     made.open()
-    wait_until(lambda: is_ready(made), seconds=120)
+    wait_until(lambda: is_ready(made))
     yield made
     made.close()
     for found in psutil.process_iter(["cmdline"]):
@@ -83,7 +83,7 @@ def test_forked_run_equals_spawned_run(
     changes = {"precision": precision, "optimisation__max_steps": 6, "samples__prompts": 1}
     warm, cold = (tiny.write_run(tmp_path / name, model, **changes) for name in ("warm", "cold"))
     forked, spawned = shared.start(warm), process.start(cold)
-    wait_until(lambda: ended(forked) and ended(spawned), seconds=120)
+    wait_until(lambda: ended(forked) and ended(spawned))
 
     assert (forked.child, forked.exit_code, spawned.exit_code) == (None, 0, 0)
     assert losses(warm) == losses(cold)
@@ -96,9 +96,9 @@ def test_concurrent_forked_runs_do_not_affect_each_other(
 ) -> None:
     alone, one, two = (tiny.write_run(tmp_path / name, model) for name in "abc")
     first = shared.start(alone)
-    wait_until(lambda: ended(first), seconds=120)
+    wait_until(lambda: ended(first))
     both = [shared.start(one), shared.start(two)]
-    wait_until(lambda: all(map(ended, both)), seconds=120)
+    wait_until(lambda: all(map(ended, both)))
 
     assert [made.exit_code for made in both] == [0, 0]
     assert losses(one) == losses(two) == losses(alone)
@@ -131,7 +131,7 @@ def test_dead_launcher_is_replaced(launcher: PreforkClient) -> None:
     first.wait()
     launcher.tick()
     assert board.read_launcher(launcher.settings).state == "broken"
-    wait_until(lambda: is_ready(launcher), seconds=120)
+    wait_until(lambda: is_ready(launcher))
 
     assert launcher_of(launcher) != first
 
@@ -176,7 +176,7 @@ def test_late_fork_does_not_train_after_fallback_to_spawn(
     launcher.connection.reply_seconds = 0.0
     spawned = launcher.start(run)
     late.resume()
-    wait_until(lambda: ended(spawned), seconds=120)
+    wait_until(lambda: ended(spawned))
 
     assert launcher._leaving[0].wait(30) == 0
     assert spawned.child is not None
@@ -223,7 +223,7 @@ def test_launcher_is_replaced_when_packages_change(launcher: PreforkClient) -> N
     assert launcher.connection is not None
     launcher.connection.stamp = ()
     launcher._check_at = time.monotonic()
-    wait_until(lambda: is_ready(launcher), seconds=120)
+    wait_until(lambda: is_ready(launcher))
 
     def has_left() -> bool:
         launcher.tick()

@@ -205,7 +205,7 @@ def test_interrupting_follow_does_not_stop_run(lives: live_studio.Studio, studio
     assert (follows.returncode, f"Run {run.id} keeps running." in said) == (130, True)
     assert studio.runs.get(run.id).status == "running"
     studio.runs.cancel(run.id)
-    wait_until(lambda: studio.runs.get(run.id).is_final, seconds=60)
+    wait_until(lambda: studio.runs.get(run.id).is_final)
 
 
 @pytest.mark.parametrize(

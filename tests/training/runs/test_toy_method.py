@@ -227,7 +227,7 @@ def test_a_recipe_in_yaml_trains_with_it(studio: Studio, checkout: Path) -> None
     file.write_text(RECIPE, encoding="utf-8")
     printed = run_command(checkout, "runs", "submit", str(file), "--json", STUDIO_URL=studio.url)
     number: int = json.loads(printed)["id"]
-    wait_until(lambda: get_run(studio, number)["finished_at"] is not None, seconds=240)
+    wait_until(lambda: get_run(studio, number)["finished_at"] is not None)
 
     run: dict[str, Any] = get_run(studio, number)
     assert run["status"] == "succeeded", run["error"]
