@@ -45,6 +45,9 @@ class Method:
     """What it does not use in rows of some shapes, and what that means."""
     answer_problem: Callable[[AnswerFacts], str] = lambda _facts: ""
     """Returns why it cannot learn the answers of a conversation dataset, or "" if it can."""
+    keeps_answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings that keep a model from losing good answers, if the method has any."""
+
     sequences_per_row: int = 1
     """How many sequences the model reads for one row."""
 
@@ -77,7 +80,7 @@ def lora_preset(**values: Any) -> Preset:  # noqa: ANN401 -- settings of a recip
     )
 
 
-def quick_preset(**optimisation: Any) -> Preset:  # noqa: ANN401 -- settings of a section
+def quick_preset(learning_rate: float, **values: Any) -> Preset:  # noqa: ANN401 -- settings of a recipe
     """Return the preset that shows in about a minute what a method does, on the starter model."""
     return Preset(
         name="quick",
@@ -85,11 +88,12 @@ def quick_preset(**optimisation: Any) -> Preset:  # noqa: ANN401 -- settings of 
         summary="The starter model on a dataset that fits, as many steps as fit into a minute.",
         values={
             "base_model": "starter",
+            **values,
             "optimisation": {
                 "num_train_epochs": 3.0,
                 "max_minutes": 1.0,
                 "per_device_train_batch_size": 16,
-                **optimisation,
+                "learning_rate": learning_rate,
             },
             "data": {"max_length": 256},
             "evaluation": {"eval_steps": 0.25, "per_device_eval_batch_size": 64},

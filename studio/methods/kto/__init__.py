@@ -144,6 +144,6 @@ METHOD = Method(
         "preference": "Which answers belong together is not used: DPO compares them directly.",
         "ranked": "Only the best and the worst answer of each row are read.",
     },
-    presets=(lora_preset(), full_preset(5e-7), quick_preset(learning_rate=1e-3)),
+    presets=(lora_preset(), full_preset(5e-7), quick_preset(1e-3)),
     examples_per_row={"preference": 2},
 )

@@ -1,6 +1,6 @@
 """What to try after a run, each with a reason from the run's own numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.methods import AnyRecipe
+from studio.methods import METHODS, AnyRecipe
 from studio.services.results.run_verdict import RunVerdict
 from studio.services.runs import fixes, runs
 
@@ -49,6 +49,7 @@ def suggest(
     """Return what to try next; `wider` is a precision that avoids the alarms, if there is one."""
     found = (
         *_by_precision(alarms, wider),
+        *_by_answers(recipe, verdict),
         *_by_curve(recipe, verdict),
         *_by_data(verdict, rows),
         Improvement(
@@ -70,6 +71,38 @@ def _by_precision(alarms: int, wider: str) -> Iterator[Improvement]:
         )
 
 
+def _by_answers(recipe: AnyRecipe, verdict: RunVerdict) -> Iterator[Improvement]:
+    if not verdict.spoilt:
+        return
+    reason = "Some answers became empty or repeat themselves."
+    keeps = METHODS[recipe.method].keeps_answers
+    if keeps and not _has_any(recipe, keeps):
+        yield Improvement(
+            kind="recipe", title="Keep the better answers likely", reason=reason, change=dict(keeps)
+        )
+    elif not verdict.trend.is_worse:
+        yield _lower_rate(recipe, reason)
+
+
+def _has_any(recipe: AnyRecipe, values: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a recipe has turned on any of these settings."""
+    return any(
+        getattr(getattr(recipe, section), name)
+        for section, names in values.items()
+        for name in names
+    )
+
+
+def _lower_rate(recipe: AnyRecipe, reason: str) -> Improvement:
+    rate = float(f"{recipe.optimisation.learning_rate / fixes.LEARNING_RATE_DIVISOR:.3g}")
+    return Improvement(
+        kind="recipe",
+        title="Lower the learning rate",
+        reason=reason,
+        change={"optimisation": {"learning_rate": rate}},
+    )
+
+
 def _by_curve(recipe: AnyRecipe, verdict: RunVerdict) -> Iterator[Improvement]:
     trend = verdict.trend
     if trend.shape == "falling":
@@ -87,13 +120,9 @@ def _by_curve(recipe: AnyRecipe, verdict: RunVerdict) -> Iterator[Improvement]:
             change=_scaled_length(recipe, trend.best_step / max(1, trend.last_step)),
         )
     if trend.is_worse:
-        rate = float(f"{recipe.optimisation.learning_rate / fixes.LEARNING_RATE_DIVISOR:.3g}")
-        yield Improvement(
-            kind="recipe",
-            title="Lower the learning rate",
-            reason=f"Validation got worse: {recipe.optimisation.learning_rate:g} is probably too "
-            "high.",
-            change={"optimisation": {"learning_rate": rate}},
+        yield _lower_rate(
+            recipe,
+            f"Validation got worse: {recipe.optimisation.learning_rate:g} is probably too high.",
         )
     if trend.shape == "unchanged":
         rate = float(f"{min(1.0, recipe.optimisation.learning_rate * 3):.3g}")

@@ -84,6 +84,8 @@ class RunVerdict:
     metric: str
     """The validation metric of the run's method."""
     trend: ValidationTrend
+    spoilt: int = 0
+    """How many answers became empty or repeat themselves."""
 
 
 def load_verdict(db: Session, run: Run) -> RunVerdict:
@@ -94,7 +96,11 @@ def load_verdict(db: Session, run: Run) -> RunVerdict:
     pairs = pair_answers(compare.list_samples(db, [run_id]))
     before = sample_diff.count_correct(pair.was_right for pair in pairs)
     after = sample_diff.count_correct(pair.is_right for pair in pairs)
-    sentence, is_success = judge(before, after, trend)
+    spoilt = sum(
+        sample_diff.is_degenerate(pair.after) and not sample_diff.is_degenerate(pair.before)
+        for pair in pairs
+    )
+    sentence, is_success = judge(before, after, trend, spoilt=spoilt, answers=len(pairs))
     if not math.isfinite(run.metrics.get("loss", 0.0)):
         sentence, is_success = "Training broke down: its loss became NaN or infinite.", False
     return RunVerdict(
@@ -105,18 +111,32 @@ def load_verdict(db: Session, run: Run) -> RunVerdict:
         pairs=most_telling(pairs),
         metric=spec.key,
         trend=trend,
+        spoilt=spoilt,
     )
 
 
 def judge(
-    before: AnswerScore, after: AnswerScore, trend: ValidationTrend
+    before: AnswerScore,
+    after: AnswerScore,
+    trend: ValidationTrend,
+    *,
+    spoilt: int = 0,
+    answers: int = 0,
 ) -> tuple[str, bool | None]:
     """Return the verdict, and whether it is a success.
 
     Answers count as right only if they equal the expected text. If none does, before or after, the
-    validation metric says more.
+    validation metric says more. It is no success if it cost `spoilt` of the answers: a model may
+    prefer the better answer and no longer write one.
     """
     if not after.judged or before.judged != after.judged:
+        if spoilt and trend.gain >= CHANGE:
+            first, last = trend.ends
+            sentence = (
+                f"Validation went from {first} to {last}, but {spoilt} of {answers} answers became "
+                "empty or repeat themselves"
+            )
+            return sentence, False
         return _judge_trend(trend)
     if not (before.right or after.right):
         if trend.is_worse:

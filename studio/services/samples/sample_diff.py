@@ -15,6 +15,12 @@ _UNSPACED_SCRIPTS = (
 
 _WORD = re.compile(rf"(?:[{_UNSPACED_SCRIPTS}]|[^\s{_UNSPACED_SCRIPTS}]+)\s*")
 
+_LONGEST_LOOP, _LOOPS = 80, 5
+"""An answer repeats itself if it ends with the same up to 80 characters, five times."""
+
+_MIN_LOOP = 20
+"""Minimum length of all repetitions: "ha ha ha ha ha" is an answer."""
+
 _MIN_SHARED = 0.2
 """Minimum shared fraction of two answers' characters for marking their differences."""
 
@@ -76,6 +82,17 @@ def is_correct(answer: str, expected: str) -> bool | None:
     if not expected.strip():
         return None
     return _normalise(answer) == _normalise(expected)
+
+
+def is_degenerate(answer: str) -> bool:
+    """Return whether an answer is empty, or ends by repeating the same words over and over."""
+    text = " ".join(answer.split())
+    for size in range(1, _LONGEST_LOOP + 1):
+        length = max(_MIN_LOOP, _LOOPS * size - 1)
+        end = text[-length:]
+        if len(end) == length and end[size:] == end[:-size]:
+            return True
+    return not text
 
 
 def score_answers(answers: AnswersByPrompt) -> AnswerScore:

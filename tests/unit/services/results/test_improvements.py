@@ -12,7 +12,7 @@ from studio.services.samples.sample_diff import AnswerScore
 from tests.support.factories import make_recipe
 
 
-def verdict(*values: float | None, right: int = 0, judged: int = 0) -> RunVerdict:
+def verdict(*values: float | None, right: int = 0, judged: int = 0, spoilt: int = 0) -> RunVerdict:
     points = [(10 * at, value) for at, value in enumerate(values)]
     trend = run_verdict.describe_trend(points, EVAL_LOSS)
     score = AnswerScore(right, judged)
@@ -24,13 +24,19 @@ def verdict(*values: float | None, right: int = 0, judged: int = 0) -> RunVerdic
         pairs=[],
         metric="eval_loss",
         trend=trend,
+        spoilt=spoilt,
     )
 
 
 def suggest(
-    told: RunVerdict, *, rows: int = 5000, alarms: int = 0, wider: str = ""
+    told: RunVerdict,
+    *,
+    rows: int = 5000,
+    alarms: int = 0,
+    wider: str = "",
+    **values: Any,  # noqa: ANN401 -- any field of a recipe
 ) -> dict[str, dict[str, Any]]:
-    recipe = make_recipe(optimisation={"max_steps": 20, "learning_rate": 1e-3})
+    recipe = make_recipe(optimisation={"max_steps": 20, "learning_rate": 1e-3}, **values)
     return {
         one.title: one.change
         for one in improvements.suggest(recipe, told, rows=rows, alarms=alarms, wider=wider)
@@ -50,6 +56,30 @@ def test_curve_suggests_change(
     values: tuple[float, ...], title: str, change: dict[str, Any]
 ) -> None:
     assert next(iter(suggest(verdict(*values)).items())) == (title, change)
+
+
+@pytest.mark.parametrize(
+    ("values", "title", "change"),
+    [
+        (
+            {"method": "dpo"},
+            "Keep the better answers likely",
+            {"preference": {"sft_weight": 0.2}},
+        ),
+        (
+            {"method": "dpo", "preference": {"sft_weight": 1.0}},
+            "Lower the learning rate",
+            {"optimisation": {"learning_rate": 1e-4}},
+        ),
+        ({}, "Lower the learning rate", {"optimisation": {"learning_rate": 1e-4}}),
+    ],
+)
+def test_lost_answers_come_first(
+    values: dict[str, Any], title: str, change: dict[str, Any]
+) -> None:
+    found = suggest(verdict(4.0, 3.0, 2.0, spoilt=2), **values)
+
+    assert next(iter(found.items())) == (title, change)
 
 
 def test_run_that_diverged_after_a_gain_needs_a_lower_rate_not_more_data() -> None:

@@ -155,6 +155,27 @@ def test_no_right_answer_but_better_curve_claims_no_success() -> None:
     assert is_success is None
 
 
+def test_better_curve_is_no_success_if_answers_fell_silent() -> None:
+    sentence, is_success = run_verdict.judge(
+        NO_SCORE, NO_SCORE, trend_of(4.0, 2.0), spoilt=2, answers=4
+    )
+
+    assert sentence == (
+        "Validation went from 4 to 2, but 2 of 4 answers became empty or repeat themselves"
+    )
+    assert is_success is False
+
+
+def test_answers_that_fell_silent_are_counted(db: Session) -> None:
+    run = make_running(db)
+    for position, (before, after) in enumerate([("", ""), ("a", ""), ("a", "b " * 60)]):
+        for stage, answer in (("before", before), ("after", after)):
+            db.add(sample(position, stage, answer, run.id or 0))
+    db.flush()
+
+    assert run_verdict.load_verdict(db, run).spoilt == 2
+
+
 def test_curve_that_diverged_is_not_said_to_memorise() -> None:
     trend = trend_of(5.0, 4.0, 84.2)
 
@@ -170,9 +191,9 @@ def test_loss_that_became_nan_is_told_without_validation(db: Session) -> None:
     assert verdict.is_success is False
 
 
-def sample(position: int, stage: str, answer: str) -> Sample:
+def sample(position: int, stage: str, answer: str, run_id: int = 1) -> Sample:
     return Sample(
-        run_id=1,
+        run_id=run_id,
         stage=stage,
         step=0,
         position=position,

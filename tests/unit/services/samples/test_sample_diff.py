@@ -109,3 +109,23 @@ def test_nearly_unrelated_answers_count_as_rewritten(
     text: str, against: str, *, is_rewritten: bool
 ) -> None:
     assert sample_diff.is_rewritten(sample_diff.diff_words(text, against)) == is_rewritten
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_degenerate"),
+    [
+        ("", True),
+        (" \n", True),
+        ("the cat the cat the cat the cat the cat the ca", True),
+        ("It is so.\n" * 5, True),
+        ("no" * 40, True),
+        ("很好" * 10, True),
+        ("Paris.", False),
+        ("ha ha ha ha ha", False),
+        ("1, 2, 3, 4, 5, 6, 7, 8, 9, 10", False),
+        ("- a\n- b\n- c\n- d\n- e\n- f\n- g", False),
+        ("so " * 20 + "and then it ends well", False),
+    ],
+)
+def test_empty_and_looping_answers_are_degenerate(answer: str, *, is_degenerate: bool) -> None:
+    assert sample_diff.is_degenerate(answer) == is_degenerate
