@@ -17,10 +17,18 @@ from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
+from studio.services.precision.number_formats import (
+    DTYPE_BYTES,
+    count_by_dtype,
+    stalled_share,
+    weight_dtype,
+)
 from studio.weights import architectures, family_limits, weight_samples
 from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_facts import FLOAT8_MULTIPLE, ModelFacts
+
+MAX_STALLED_SHARE = 0.99
+"""From this share of weights that updates do not change on, training is a waste of time."""
 
 MAX_NAMED = 3
 """How many layers a message names; the others are counted."""
@@ -199,6 +207,17 @@ def _has_odd_sides(case: _Case) -> str:
     )
 
 
+def _moves_nothing(case: _Case) -> str:
+    """Refuse updates so small that rounding undoes nearly all of them."""
+    share = stalled_share(case.recipe, case.facts)
+    if share < MAX_STALLED_SHARE:
+        return ""
+    return (
+        f"At a learning rate of {case.recipe.optimisation.learning_rate:g}, {100 * share:.1f} % of "
+        f"the weights would never change: {case.mode.title} rounds their updates away."
+    )
+
+
 def join_names(names: tuple[str, ...]) -> str:
     """Join the first few names and count the rest."""
     rest = len(names) - MAX_NAMED
@@ -326,6 +345,7 @@ _RULES: tuple[_Rule, ...] = (
     _has_odd_sides,
     _rank_exceeds_weights,
     _targets_nothing,
+    _moves_nothing,
 )
 
 

@@ -138,6 +138,18 @@ def trained_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     return "float32" if isinstance(recipe.adapter, Lora) else weight_dtype(recipe, facts)
 
 
+def stalled_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
+    """Return the share of the weights that updates do not change, because rounding undoes them.
+
+    It is 0 if a master copy or another rounding keeps what is rounded away.
+    """
+    mode = PRECISIONS[recipe.precision]
+    is_plain = mode.rounding == "nearest" and mode.master is None
+    if trained_dtype(recipe, facts) != "bfloat16" or not is_plain:
+        return 0.0
+    return facts.stalled_share(recipe.optimisation.learning_rate)
+
+
 def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the number of trained parameters, of the model itself and of an adapter."""
     part = recipe.adapter.trained

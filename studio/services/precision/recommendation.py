@@ -13,8 +13,17 @@ from studio.hardware import Hardware
 from studio.methods import AnyRecipe
 from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, DType, Precision
 from studio.services.models import models
-from studio.services.precision.incompatibilities import check_precision, join_names
-from studio.services.precision.number_formats import rounding_on_load, trained_dtype, weight_dtype
+from studio.services.precision.incompatibilities import (
+    MAX_STALLED_SHARE,
+    check_precision,
+    join_names,
+)
+from studio.services.precision.number_formats import (
+    rounding_on_load,
+    stalled_share,
+    trained_dtype,
+    weight_dtype,
+)
 from studio.services.workers import workers
 from studio.weights import family_limits
 from studio.weights import model_facts as weights
@@ -136,13 +145,9 @@ def _float16_underflow(recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 def _stalled_updates(recipe: AnyRecipe, facts: ModelFacts) -> str:
     """Warn about weights too large to change; compensated rounding or a master copy avoids that."""
+    share, rate = stalled_share(recipe, facts), recipe.optimisation.learning_rate
     mode = PRECISIONS[recipe.precision]
-    is_plain = mode.rounding == "nearest" and mode.master is None
-    if trained_dtype(recipe, facts) != "bfloat16" or not is_plain:
-        return ""
-    rate = recipe.optimisation.learning_rate
-    share = facts.stalled_share(rate)
-    if share < MIN_SHARE:
+    if not MIN_SHARE <= share < MAX_STALLED_SHARE:  # more is refused
         return ""
     return (
         f"{_percent(share)} of weights would not change at a learning rate of {rate:g} in "
