@@ -31,6 +31,8 @@ class MetricSpec:
     """The better direction, or empty if neither is."""
     starts_at_zero: bool = False
     """Whether it is 0 before training: then a change is absolute, not relative."""
+    rounding_key: str = ""
+    """The metric that says how much of a value may be rounding error, if one does."""
     is_noiseless: bool = False
     """Whether it hardly varies between repeats, so that any difference counts."""
     is_per_step: bool = False
@@ -111,6 +113,9 @@ EVAL_TOKEN_ACCURACY = MetricSpec(
     chart="Token accuracy",
     openai="valid_mean_token_accuracy",
 )
+REWARD_ROUNDING = "eval_reward_rounding"
+"""The key of what 16-bit formats do to rewards; methods with rewards draw it beside these."""
+
 BEST_EVAL_LOSS = MetricSpec(
     key="best_eval_loss",
     title="Best validation loss",

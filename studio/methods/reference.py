@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
+from studio.metrics import REWARD_ROUNDING, MetricSpec
 from studio.recipe.base import Conflict, Recipe
 from studio.recipe.fields import FieldSpec
 from studio.recipe.sections import Epochs, LearningRate, Optimisation
@@ -22,6 +23,18 @@ ReferenceScores = Annotated[
         },
     ),
 ]
+
+
+def rounding_metric(chart: str) -> MetricSpec:
+    """Return the metric of what 16-bit formats do to rewards, drawn beside the rewards."""
+    return MetricSpec(
+        key=REWARD_ROUNDING,
+        title="Rounding error of a reward",
+        unit="nats",
+        source="eval",
+        better="lower",
+        chart=chart,
+    )
 
 
 class PreferenceOptimisation(Optimisation):

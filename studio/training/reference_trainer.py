@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from transformers.trainer_utils import EvalLoopOutput
 
+from studio.metrics import REWARD_ROUNDING
 from studio.training.models.eval_context import evaluation_mode
 from studio.training.next_token import NextTokenTrainer
 from studio.training.precision import matmul_precision
+from studio.training.precision.float32_forward import float32_forward
 
 Batch = dict[str, Any]
 
@@ -29,6 +32,12 @@ class SequenceScores:
     the next token: shape (sequences,); None unless the head computes it."""
 
 
+PROBE_ROWS = 8
+"""Validation rows from which the rounding error of rewards is measured."""
+
+_ROUNDING = ("bfloat16", "float16")
+"""Compute formats whose rounding error is worth measuring."""
+
 WeighTokens = Callable[[Tensor], Tensor]
 """Takes the mask of answer tokens, and returns their weights: shape (sequences, tokens)."""
 
@@ -47,6 +56,15 @@ def score_sequences(
     return SequenceScores(weighted.sum(dim=1), tokens, outputs.aux_loss, confidence)
 
 
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Validation rows whose rewards are computed in float32, too."""
+
+    batch: Batch
+    reference: Tensor | None
+    """What the reference says of their answers in float32; None without a reference."""
+
+
 class ReferenceTrainer(NextTokenTrainer):
     """Scores answers with the reference at every step, or once before training.
 
@@ -55,6 +73,7 @@ class ReferenceTrainer(NextTokenTrainer):
     """
 
     precomputes_reference = False
+    _probe: "_Probe | None" = None
     columns: tuple[str, ...]
     """The columns of the data that a batch is made of."""
 
@@ -62,16 +81,58 @@ class ReferenceTrainer(NextTokenTrainer):
         """Return what the reference says of each row: columns of shape (rows, ...)."""
         raise NotImplementedError
 
+    def score_answers(self, model: nn.Module, batch: Batch) -> SequenceScores:
+        """Return what a model says of the answers of a batch."""
+        raise NotImplementedError
+
+    def compared_rewards(self, scores: SequenceScores, reference: Tensor | None) -> Tensor:
+        """Return what the loss looks at, in nats: shape (rows,)."""
+        raise NotImplementedError
+
+    @property
+    def has_reference(self) -> bool:
+        return True
+
     def score_reference(self, enter: Callable[[str], None]) -> None:
         """Store the reference's scores with each row, if the recipe asks for it."""
-        if not self.precomputes_reference:
-            return
-        enter("scoring the reference")
-        size = self.args.per_device_eval_batch_size
-        with self._reference_model() as model:
-            for rows in (self.train_dataset, self.eval_dataset):
-                for start in range(0, len(rows), size):
-                    self._store_scores(model, rows[start : start + size])
+        if self.precomputes_reference:
+            enter("scoring the reference")
+            size = self.args.per_device_eval_batch_size
+            with self._reference_model() as model:
+                for rows in (self.train_dataset, self.eval_dataset):
+                    for start in range(0, len(rows), size):
+                        self._store_scores(model, rows[start : start + size])
+        if self.mode.compute in _ROUNDING and len(self.eval_dataset):
+            self._probe = self._make_probe()
+
+    def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
+        output = super().evaluation_loop(*args, **kwargs)
+        if self._probe is not None:
+            output.metrics[REWARD_ROUNDING] = self._measure_rounding(self._probe)
+        return output
+
+    def _make_probe(self) -> "_Probe":
+        """Score a few validation rows with the reference, in float32."""
+        batch = self._prepare_inputs(self.data_collator(self.eval_dataset[:PROBE_ROWS]))
+        if not self.has_reference:
+            return _Probe(batch, None)
+        with self._reference_model() as model, float32_forward(model, self.args.device):
+            return _Probe(batch, self.score_answers(model, batch).logps)
+
+    def _measure_rounding(self, probe: "_Probe") -> float:
+        """Return by how much computing in float32 would change the rewards, in nats on average."""
+        batch, reference = probe.batch, probe.batch.get("reference")
+        with evaluation_mode(self.model):
+            if reference is None and self.has_reference:
+                with self.accelerator.autocast(), self.without_adapter():
+                    reference = self.score_answers(self.model, batch).logps
+            with self.accelerator.autocast():
+                rewards = self.compared_rewards(self.score_answers(self.model, batch), reference)
+            with float32_forward(self.model, self.args.device):
+                exact = self.compared_rewards(
+                    self.score_answers(self.model, batch), probe.reference
+                )
+        return float((rewards - exact).abs().mean())
 
     def without_adapter(self) -> AbstractContextManager[object]:
         """Make the model its own reference."""

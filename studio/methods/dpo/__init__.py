@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from studio.methods.base import Method, full_preset, lora_preset, quick_preset
-from studio.methods.reference import ReferenceRecipe, ReferenceScores
-from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
+from studio.methods.reference import ReferenceRecipe, ReferenceScores, rounding_metric
+from studio.metrics import EVAL_LOSS, LOSS, REWARD_ROUNDING, MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict
 from studio.recipe.fields import FieldSpec, Section
 
@@ -220,6 +220,7 @@ EVAL_MARGIN = MetricSpec(
     is_objective=True,
     chart="Reward margin",
     is_always_drawn=True,
+    rounding_key=REWARD_ROUNDING,
 )
 _LIKELIHOOD = tuple(
     MetricSpec(
@@ -257,6 +258,7 @@ METHOD = Method(
             BEST_EVAL_PREFERRED,
             EVAL_MARGIN,
             MARGIN,
+            rounding_metric(MARGIN.chart),
             *(replace(spec, unit="") for spec in (LOSS, EVAL_LOSS)),
             *_LIKELIHOOD,
         ),

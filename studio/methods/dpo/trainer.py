@@ -56,7 +56,11 @@ class PairTrainer(ReferenceTrainer):
         return PairAccumulator(self.args.device)
 
     def reference_scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"reference": self._score(model, batch).logps.view(2, -1).T}
+        return {"reference": self.score_answers(model, batch).logps.view(2, -1).T}
+
+    @property
+    def has_reference(self) -> bool:
+        return self.recipe.has_reference
 
     def _get_num_items_in_batch(self, batches: Sequence[dict[str, Tensor]], device: object) -> int:
         """Return the number of pairs in an accumulated batch: the loss is their mean."""
@@ -71,11 +75,11 @@ class PairTrainer(ReferenceTrainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """Return the mean loss over the pairs of the whole accumulated batch."""
-        reference = inputs.pop("reference", None)
-        if reference is None and self.recipe.has_reference:
+        reference = inputs.get("reference")
+        if reference is None and self.has_reference:
             with torch.no_grad(), self.without_adapter():
-                reference = self._score(model, inputs).logps
-        outputs = self._score(model, inputs)
+                reference = self.score_answers(model, inputs).logps
+        outputs = self.score_answers(model, inputs)
         chosen, rejected = _split(outputs, reference)
         losses = preference_loss(chosen, rejected, self.recipe.preference)
         self._losses.add_pairs(
@@ -88,10 +92,17 @@ class PairTrainer(ReferenceTrainer):
         mean: Tensor = losses.sum() / count
         return self.add_aux_loss(mean, outputs.aux_loss)
 
-    def _score(self, model: nn.Module, batch: Batch) -> SequenceScores:
+    def score_answers(self, model: nn.Module, batch: Batch) -> SequenceScores:
         weight = self.recipe.preference.tail_weight
         weigh = partial(length_weights, tail_weight=weight) if weight != 1 else None
-        return score_sequences(model, batch, weigh)
+        inputs = {name: batch[name] for name in batch if name != "reference"}
+        return score_sequences(model, inputs, weigh)
+
+    def compared_rewards(self, scores: SequenceScores, reference: Tensor | None) -> Tensor:
+        chosen, rejected = (
+            _rewards(answers, self.recipe.preference) for answers in _split(scores, reference)
+        )
+        return chosen - rejected
 
     def evaluation_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         names = ("preferred_share", "reward_margin", "chosen_logps", "rejected_logps")

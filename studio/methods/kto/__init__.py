@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt, Le
 
 from studio.methods.base import Method, full_preset, lora_preset, quick_preset
-from studio.methods.reference import ReferenceRecipe, ReferenceScores
-from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
+from studio.methods.reference import ReferenceRecipe, ReferenceScores, rounding_metric
+from studio.metrics import EVAL_LOSS, LOSS, REWARD_ROUNDING, MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict
 from studio.recipe.fields import FieldSpec, Section
 
@@ -93,6 +93,7 @@ EVAL_MARGIN = MetricSpec(
     is_always_drawn=True,
     tile="always",
     starts_at_zero=True,
+    rounding_key=REWARD_ROUNDING,
 )
 """How much more the model has raised good answers than bad ones, on average."""
 MARGIN = MetricSpec(
@@ -128,6 +129,7 @@ METHOD = Method(
             EVAL_MARGIN,
             MARGIN,
             BEST_EVAL_MARGIN,
+            rounding_metric(MARGIN.chart),
             *(replace(spec, unit="") for spec in (LOSS, EVAL_LOSS)),
             _reward("eval_good_reward", "Good answers", "Reward of the answers"),
             _reward("eval_bad_reward", "Bad answers", "Reward of the answers"),

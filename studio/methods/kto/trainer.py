@@ -19,6 +19,7 @@ from studio.training.monitoring import early_stopping
 from studio.training.reference_trainer import (
     Batch,
     ReferenceTrainer,
+    SequenceScores,
     score_sequences,
 )
 from studio.training.run_trainer import build_arguments
@@ -69,7 +70,7 @@ class RatingTrainer(ReferenceTrainer):
         super().score_reference(enter)
 
     def reference_scores(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        scores = {"reference": score_sequences(model, _answers(batch)).logps}
+        scores = {"reference": self.score_answers(model, batch).logps}
         if self.recipe.rating.has_divergence:
             scores["other_reference"] = score_sequences(model, batch["others"]).logps
         return scores
@@ -97,11 +98,11 @@ class RatingTrainer(ReferenceTrainer):
         reference = inputs.get("reference")
         if reference is None:
             with torch.no_grad(), self.without_adapter():
-                reference = score_sequences(model, _answers(inputs)).logps
-        scores = score_sequences(model, _answers(inputs))
+                reference = self.score_answers(model, inputs).logps
+        scores = self.score_answers(model, inputs)
         spec, (good_weight, bad_weight) = self.recipe.rating, self.weights
         answers = RatedAnswers(
-            rewards=spec.beta * (scores.logps - reference),
+            rewards=self.compared_rewards(scores, reference),
             is_good=inputs["is_good"].to(scores.logps.dtype),
             divergence=spec.beta * self._divergence,
             baseline=self._baseline,
@@ -113,6 +114,13 @@ class RatingTrainer(ReferenceTrainer):
         )
         count = len(losses) if num_items_in_batch is None else num_items_in_batch
         return self.add_aux_loss(losses.sum() / count, scores.aux_loss)
+
+    def score_answers(self, model: nn.Module, batch: Batch) -> SequenceScores:
+        return score_sequences(model, _answers(batch))
+
+    def compared_rewards(self, scores: SequenceScores, reference: Tensor | None) -> Tensor:
+        given = 0 if reference is None else reference
+        return self.recipe.rating.beta * (scores.logps - given)
 
     def evaluation_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         names = ("rating_margin", "good_reward", "bad_reward")

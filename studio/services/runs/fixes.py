@@ -191,6 +191,7 @@ _FIXES_BY_CODE: dict[str, tuple[_FixFinder, ...]] = {
     "little_headroom": (_wider_dtypes,),
     "loss_scale_collapsed": (_wider_dtypes,),
     "updates_lost": (_wider_dtypes,),
+    "rewards_rounded": (_wider_dtypes,),
     "dtype_mismatch": (_wider_dtypes,),
     "precision_refused": (_wider_dtypes,),
     "bad_row": (_other_datasets, _chat_templates),

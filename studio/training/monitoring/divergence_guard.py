@@ -99,6 +99,12 @@ class _Alarm:
     ends_run: bool = False
     """Whether the model can learn nothing more."""
 
+    def at(self, step: int) -> AlarmRaised:
+        """Return the event of this alarm."""
+        return AlarmRaised(
+            code=self.code, message=self.message, hint=self.hint, step=step, module=self.module
+        )
+
 
 class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Watches a run for divergence."""
@@ -203,16 +209,21 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 self.stop_error = TrainingError(alarm.code, alarm.message, hint=alarm.hint)
         new = [alarm for alarm in alarms if alarm.code not in self._told]
         self._told |= {alarm.code for alarm in new}
-        return [
-            AlarmRaised(
-                code=alarm.code,
-                message=alarm.message,
-                hint=alarm.hint,
-                step=reading.step,
-                module=alarm.module,
-            )
-            for alarm in new
-        ]
+        return [alarm.at(reading.step) for alarm in new]
+
+    def check_result(
+        self, name: str, value: float, rounding: float, step: int
+    ) -> AlarmRaised | None:
+        """Return an alarm if a result is not larger than its rounding error."""
+        if abs(value) > rounding:
+            return None
+        alarm = _Alarm(
+            code="rewards_rounded",
+            message=f"This may be rounding error: {name} is {value:.2g}, and computing in "
+            f"{self._mode.compute} changes it by about {rounding:.2g} in each row.",
+            hint="Train longer, or choose float32 to be sure.",
+        )
+        return alarm.at(step)
 
     def raise_if_ended(self) -> None:
         """Raise the error that ends the run, if there is one."""

@@ -9,7 +9,13 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from studio.metrics import MethodMetrics
-from studio.protocols.events import Event, MagnitudesMeasured, MetricsLogged, Started
+from studio.protocols.events import (
+    AlarmRaised,
+    Event,
+    MagnitudesMeasured,
+    MetricsLogged,
+    Started,
+)
 from studio.training.memory.process_memory import MemoryProbe
 from studio.training.monitoring.divergence_guard import DivergenceGuard, LoggedStep
 from studio.training.stop_handler import StopHandler
@@ -128,6 +134,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         if state.global_step:
             self.best = self._better_of(self.best, eval_metrics[self._metrics.objective.key])
         self._report(state, eval_metrics)
+        if state.global_step >= state.max_steps:
+            self._check_results(state.global_step, eval_metrics)
         if self._stop.requested == "keep" and not control.should_training_stop:
             self.stopped_early = control.should_training_stop = True
 
@@ -172,9 +180,21 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
     def _check_divergence(self, reading: LoggedStep) -> None:
         for alarm in self._guard.check(reading):
-            print(f"{alarm.message} {alarm.hint}", flush=True)  # noqa: T201 -- the run's own log
-            self._emit(alarm)
+            self._raise(alarm)
         self._guard.raise_if_ended()
+
+    def _check_results(self, step: int, metrics: dict[str, float]) -> None:
+        """Compare the last validation with its rounding error, where that was measured."""
+        for spec in self._metrics.all:
+            if spec.rounding_key in metrics:
+                value, rounding = metrics[spec.key], metrics[spec.rounding_key]
+                alarm = self._guard.check_result(spec.title, value, rounding, step)
+                if alarm is not None:
+                    self._raise(alarm)
+
+    def _raise(self, alarm: AlarmRaised) -> None:
+        print(f"{alarm.message} {alarm.hint}", flush=True)  # noqa: T201 -- the run's own log
+        self._emit(alarm)
 
     def _report(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self.last |= metrics

@@ -10,12 +10,13 @@ import yaml
 
 from studio.methods.dpo import DPORecipe
 from studio.methods.dpo.trainer import PairTrainer, build, tokenise
-from studio.protocols.events import Failed, Finished, PhaseChanged, Sampled, Started
+from studio.protocols.events import AlarmRaised, Failed, Finished, PhaseChanged, Sampled, Started
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import execute_run
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
+from studio.training import reference_trainer
 from studio.training.job import TrainingJob
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
@@ -231,6 +232,56 @@ def test_margin_begins_near_zero_in_every_precision(
 
     assert isinstance(tiny.last_event(run), Finished)
     assert abs(tiny.metric_values(run, "eval_reward_margin")[0]) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_rounded"),
+    [
+        ({"precision": "fp32"}, False),
+        ({"precision": "bf16"}, True),
+        ({"precision": "bf16", **LORA}, True),
+        ({"precision": "bf16", **LORA, "adapter__base_dtype": "bfloat16"}, True),
+        ({"precision": "fp16", "preference__reference": "precomputed"}, True),
+        ({"precision": "bf16_kahan"}, True),
+        ({"precision": "bf16", "preference__loss_type": "simpo"}, True),
+    ],
+    ids=["fp32", "bf16", "lora", "frozen bf16", "fp16", "bf16 weights", "no reference"],
+)
+def test_rounding_error_of_rewards_is_measured(
+    changes: Changes, model: Path, tmp_path: Path, *, is_rounded: bool
+) -> None:
+    run = train(tmp_path / "run", model, changes | {"optimisation__max_steps": 8})
+
+    errors = tiny.metric_values(run, "eval_reward_rounding")
+    assert isinstance(tiny.last_event(run), Finished)
+    assert bool(errors) == is_rounded
+    assert all(0 < error < 0.1 for error in errors[1:])
+
+
+@pytest.mark.parametrize(
+    ("rate", "precision", "codes"),
+    [(1e-9, "bf16", ["rewards_rounded"]), (1e-2, "bf16", []), (1e-9, "fp32", [])],
+)
+def test_margin_within_its_rounding_error_raises_alarm(
+    rate: float, precision: str, codes: list[str], model: Path, tmp_path: Path
+) -> None:
+    changes = {"precision": precision, "optimisation__learning_rate": rate}
+    run = train(tmp_path / "run", model, changes | {"optimisation__max_steps": 8})
+
+    assert [alarm.code for alarm in tiny.events_of(run, AlarmRaised)] == codes
+
+
+def test_measuring_the_rounding_error_changes_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"precision": "bf16", **LORA}
+    measured = train(tmp_path / "measured", model, changes)
+    monkeypatch.setattr(reference_trainer, "_ROUNDING", ())
+    plain = train(tmp_path / "plain", model, changes)
+
+    for key in ("loss", "eval_loss", "grad_norm"):
+        assert tiny.metric_values(measured, key) == tiny.metric_values(plain, key)
+    assert not tiny.metric_values(plain, "eval_reward_rounding")
 
 
 def test_dropout_is_off(model: Path, tmp_path: Path) -> None:
