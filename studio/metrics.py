@@ -42,6 +42,8 @@ class MetricSpec:
     chart: str = ""
     """The chart that draws it: those with equal titles share one. Empty for a chart of its own,
     which appears once the metric is reported; `-` for none."""
+    note: str = ""
+    """What to look for in its chart, in a sentence or two: that of the first metric counts."""
     is_smoothed: bool = False
     """Whether its chart has a smoothed curve."""
     is_always_drawn: bool = False

@@ -57,6 +57,7 @@ EVAL_ACCURACY = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Accuracy",
+    note="Accuracy counts rows. Macro F1 counts every label equally, however rare it is.",
     is_always_drawn=True,
     tile="always",
 )
@@ -89,6 +90,7 @@ CALIBRATION_ERROR = MetricSpec(
     source="eval",
     better="lower",
     chart="Calibration error",
+    note="How far the model's confidence is from how often it is right. 0 is best.",
 )
 """By how much the model's confidence differs from how often it is right, on average."""
 

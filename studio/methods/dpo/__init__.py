@@ -200,6 +200,7 @@ EVAL_PREFERRED = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Chosen preferred",
+    note="The share of pairs whose better answer the model prefers. 50 % is chance.",
     is_always_drawn=True,
     tile="always",
 )
@@ -219,6 +220,7 @@ EVAL_MARGIN = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Reward margin",
+    note="How far the better answers are ahead of the worse ones. It should rise.",
     is_always_drawn=True,
     rounding_key=REWARD_ROUNDING,
 )
@@ -229,6 +231,8 @@ _LIKELIHOOD = tuple(
         unit="nats",
         source="eval",
         chart="Log-probability of the answers",
+        note="Both may fall: watch the margin. If the chosen answers fall far, raise the SFT "
+        "weight.",
     )
     for key, title in (
         ("eval_chosen_logps", "Chosen answers"),

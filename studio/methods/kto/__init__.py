@@ -79,7 +79,8 @@ class KTORecipe(ReferenceRecipe):
 
 def _reward(key: str, title: str, chart: str) -> MetricSpec:
     source: Literal["eval", "train"] = "eval" if key.startswith("eval_") else "train"
-    return MetricSpec(key=key, title=title, unit="nats", source=source, chart=chart)
+    note = "Both may fall: watch the margin between good and bad answers."
+    return MetricSpec(key=key, title=title, unit="nats", source=source, chart=chart, note=note)
 
 
 EVAL_MARGIN = MetricSpec(
@@ -90,6 +91,7 @@ EVAL_MARGIN = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Rating margin",
+    note="How far good answers are ahead of bad ones. It should rise.",
     is_always_drawn=True,
     tile="always",
     starts_at_zero=True,
@@ -114,6 +116,8 @@ DIVERGENCE = MetricSpec(
     source="train",
     chart="Divergence from the start",
     is_always_drawn=True,
+    note="How far the model has moved from where it began. If it keeps rising, lower the learning "
+    "rate or raise beta.",
     meaning="How far the model has moved from where it began, on answers to other prompts. If it "
     "keeps rising, lower the learning rate or raise beta.",
 )

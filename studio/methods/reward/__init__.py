@@ -47,7 +47,14 @@ class RewardRecipe(HeadRecipe):
 
 
 _SCORES = tuple(
-    MetricSpec(key=key, title=title, unit="nats", source="eval", chart="Score of the answers")
+    MetricSpec(
+        key=key,
+        title=title,
+        unit="nats",
+        source="eval",
+        chart="Score of the answers",
+        note="Only the distance between the two counts: a score has no meaning by itself.",
+    )
     for key, title in (
         ("eval_chosen_score", "Better answers"),
         ("eval_rejected_score", "Worse answers"),

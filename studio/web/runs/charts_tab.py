@@ -25,6 +25,8 @@ class Plot:
     title: str
     keys: tuple[str, ...]
     unit: str = ""
+    note: str = ""
+    """What to look for."""
     smoothed_key: str = ""
     """Metric whose curve is smoothed."""
     is_default: bool = False
@@ -64,6 +66,7 @@ def _plot(specs: Sequence[MetricSpec], title: str, reported: Sequence[str]) -> P
         title=title,
         keys=tuple(spec.key for spec in specs),
         unit=specs[0].unit,
+        note=next((spec.note for spec in specs if spec.note), ""),
         smoothed_key=next((spec.key for spec in specs if spec.is_smoothed), ""),
         is_default=is_default,
         is_hidden=not is_default and not {spec.key for spec in specs} & set(reported),

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
+from studio.methods import METHODS
 from studio.protocols.events import Failed, Sampled, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS
@@ -17,6 +18,7 @@ from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.web.i18n import formatting
 from studio.web.rendering import live_figures
+from studio.web.runs import charts_tab
 from tests.support.factories import (
     make_finished_run,
     make_recipe,
@@ -183,6 +185,39 @@ def test_charts_without_data_are_hidden(client: TestClient, engine: Engine) -> N
         "Max logit",
         "Skipped steps",
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "chart", "note"),
+    [
+        ("dpo", "Log-probability of the answers", "Both may fall: watch the margin."),
+        ("dpo", "Reward margin", "It should rise."),
+        ("kto", "Divergence from the start", "If it keeps rising, lower the learning rate"),
+        ("reward", "Score of the answers", "Only the distance between the two counts"),
+        ("classify", "Accuracy", "Macro F1 counts every label equally"),
+    ],
+)
+def test_chart_knows_what_to_look_for(method: str, chart: str, note: str) -> None:
+    plots = charts_tab.list_plots(Run(recipe=make_recipe(method=method)), [])
+
+    assert note in next(plot.note for plot in plots if plot.title == chart)
+
+
+def test_chart_says_what_to_look_for(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db, method="classify")
+
+    charts = shown(client, tab="/charts").all("section", class_="chart")
+    accuracy = next(one for one in charts if one.one("h3").text == "Accuracy")
+    assert accuracy.one("p", class_="help").text.startswith("Accuracy counts rows.")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_charts_explain_every_objective_that_is_no_loss(method: str) -> None:
+    objective = METHODS[method].objective
+    beside = [spec.note for spec in METHODS[method].metrics.own if spec.chart == objective.chart]
+
+    assert any(beside) == (objective.chart != "Loss")
 
 
 def test_unknown_metric_gets_chart(client: TestClient, engine: Engine) -> None:
