@@ -131,7 +131,8 @@ def _bare(home: Path) -> float:
 
 def _script(home: Path, steps: int) -> list[str]:
     rows = next((home / "datasets").rglob("train.jsonl"))
-    command = [sys.executable, "-m", "tests.bench.trl_baseline", str(home / "models" / "starter")]
+    model = str(home / "models" / "starter")
+    command = [sys.executable, "-m", "tests.bench.trl_baseline", "sft", model]
     return [*command, str(rows), str(steps), "bf16", str(BATCH)]
 
 

@@ -1,4 +1,4 @@
-"""Training speed: our runner and a bare TRL script, turn and turn about, in each precision.
+"""Training speed: our runner and a bare TRL script, turn and turn about, for each method.
 
 Each run is a process of its own, as it is for users, and both train the same steps on the same
 rows. Other work on the machine disturbs both alike, so the ratio of neighbours is what counts.
@@ -10,12 +10,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from transformers.utils import logging as upstream_logging
@@ -25,14 +25,38 @@ from studio.methods import RECIPE_ADAPTER
 from studio.protocols.events import MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
+from studio.starter import samples
 from tests.bench.measurement import Measurement
 
 Mode = Literal["fp32", "bf16", "fp16"]
 
-STEPS: dict[Mode, int] = {"fp32": 20, "bf16": 20, "fp16": 3}
-"""Processors have no fast float16: a few steps of it must do."""
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What both train."""
+
+    method: str
+    mode: Mode
+    adapter: Literal["full", "lora"]
+    steps: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}, {self.mode}"
+
+
+CELLS = (
+    Cell("sft", "fp32", "full", 20, 32),
+    Cell("sft", "bf16", "full", 20, 32),
+    # Processors have no fast float16: a few steps of it must do.
+    Cell("sft", "fp16", "full", 3, 32),
+    Cell("dpo", "fp32", "lora", 20, 16),
+    Cell("kto", "fp32", "lora", 20, 16),
+    Cell("reward", "fp32", "lora", 20, 16),
+)
 ROUNDS = 2
+VALIDATION_ROWS = 16
 FIRST = 3
 "Steps skipped of a run's speed: the machine warms up, and the longest rows come first."
 
@@ -48,13 +72,13 @@ class Measured:
 
 
 def measure() -> list[Measurement]:
-    """Train in every mode, ours and bare by turns. Takes two to three minutes on two cores."""
+    """Train in every cell, ours and bare by turns. Takes about five minutes on two cores."""
     with TemporaryDirectory() as scratch:
         place = Path(scratch)
         _write_material(place)
         figures: list[Measurement] = []
-        for mode in STEPS:
-            figures += _compare(place, mode)
+        for cell in CELLS:
+            figures += _compare(place, cell)
     return figures
 
 
@@ -64,27 +88,88 @@ def main() -> None:
 
 
 def _write_material(place: Path) -> None:
-    """Write the starter's rows and model."""
+    """Write the starter's model, and the rows of each method: for ours, and for TRL."""
     upstream_logging.disable_progress_bar()
     starter.write_rows(place)
     (place / "model").mkdir()
     starter.write_model(place / "model")
+    for method, sample in SAMPLES_OF.items():
+        samples.write(sample, place / sample)
+        with (place / sample).open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        ours = [ROWS_OF[sample](row) for row in rows]
+        _write_rows(_ours_rows(place, method), ours)
+        _write_rows(_validation_rows(place, method), ours[:VALIDATION_ROWS])
+        _write_rows(_bare_rows(place, method), map(_as_conversation, rows))
 
 
-def _compare(place: Path, mode: Mode) -> list[Measurement]:
+SAMPLES_OF: dict[str, samples.SampleName] = {
+    "dpo": "comparisons",
+    "kto": "ratings",
+    "reward": "comparisons",
+}
+
+
+def _ours_rows(place: Path, method: str) -> Path:
+    return place / (f"{method}.jsonl" if method in SAMPLES_OF else "train.jsonl")
+
+
+def _validation_rows(place: Path, method: str) -> Path:
+    return place / (f"{method}-validation.jsonl" if method in SAMPLES_OF else "validation.jsonl")
+
+
+def _bare_rows(place: Path, method: str) -> Path:
+    return place / (f"{method}-trl.jsonl" if method in SAMPLES_OF else "train.jsonl")
+
+
+def _write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _said(role: str, text: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": text}]
+
+
+def _comparison(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "messages": _said("user", row["prompt"]),
+        "chosen": _said("assistant", row["chosen"]),
+        "rejected": _said("assistant", row["rejected"]),
+    }
+
+
+def _rating(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "messages": [*_said("user", row["prompt"]), *_said("assistant", row["completion"])],
+        "label": row["label"],
+    }
+
+
+ROWS_OF = {"comparisons": _comparison, "ratings": _rating}
+
+
+def _as_conversation(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose prompt and answers are messages."""
+    roles = {"prompt": "user"} | dict.fromkeys(("chosen", "rejected", "completion"), "assistant")
+    return {key: _said(roles[key], row[key]) if key in roles else row[key] for key in row}
+
+
+def _compare(place: Path, cell: Cell) -> list[Measurement]:
     # TRL trains float32 on a processor that is asked for float16, so there is no rival there.
-    rival = mode != "fp16" or torch.cuda.is_available()
+    rival = cell.mode != "fp16" or torch.cuda.is_available()
     rounds = range(ROUNDS if rival else 1)
-    pairs = [(_ours(place, mode, i), _bare(place, mode) if rival else None) for i in rounds]
+    pairs = [(_ours(place, cell, i), _bare(place, cell) if rival else None) for i in rounds]
     ours = [one for one, _ in pairs]
     bare = [other for _, other in pairs if other is not None]
-    figures = _figures(f"{mode}, ours", ours)
+    figures = _figures(f"{cell.name}, ours", ours)
     if bare:
         ratios = [
             one.step_seconds / other.step_seconds for one, other in zip(ours, bare, strict=True)
         ]
-        figures += _figures(f"{mode}, bare TRL", bare)
-        figures.append(Measurement(f"{mode}, our step over theirs", statistics.median(ratios), "x"))
+        figures += _figures(f"{cell.name}, bare TRL", bare)
+        name = f"{cell.name}, our step over theirs"
+        figures.append(Measurement(name, statistics.median(ratios), "x"))
     return figures
 
 
@@ -100,8 +185,8 @@ def _figures(name: str, runs: list[Measured]) -> list[Measurement]:
     ]
 
 
-def _ours(place: Path, mode: Mode, number: int) -> Measured:
-    run = _write_run(place, mode, number)
+def _ours(place: Path, cell: Cell, number: int) -> Measured:
+    run = _write_run(place, cell, number)
     began = time.time()
     _execute("studio.runner", str(run.root))
     points = [
@@ -111,39 +196,47 @@ def _ours(place: Path, mode: Mode, number: int) -> Measured:
     return _measured(began, lines)
 
 
-def _write_run(place: Path, mode: Mode, number: int) -> RunDir:
-    run = RunDir(place / f"{mode}-{number}")
+def _write_run(place: Path, cell: Cell, number: int) -> RunDir:
+    run = RunDir(place / f"{cell.method}-{cell.mode}-{number}")
     run.root.mkdir()
     values = {
-        "method": "sft",
+        "method": cell.method,
         "base_model": "starter",
         "dataset": "starter",
-        "precision": mode,
+        "precision": cell.mode,
         "optimisation": {
             "learning_rate": 3e-3,
-            "max_steps": STEPS[mode],
-            "per_device_train_batch_size": 32,
+            "num_train_epochs": 1.0,
+            "max_steps": cell.steps,
+            "per_device_train_batch_size": cell.batch,
+            "train_sampling_strategy": "group_by_length" if cell.method == "sft" else "random",
         },
-        "adapter": {"kind": "full"},
+        "adapter": {"kind": cell.adapter},
         "data": {"max_length": 256},
-        "evaluation": {"eval_steps": float(STEPS[mode])},
-        "samples": {"prompts": 0},
+        "evaluation": {"eval_steps": float(cell.steps)},
     }
+    if cell.method == "reward":
+        # The script has one learning rate.
+        values["scoring"] = {"head_lr_ratio": 1.0}
+    else:
+        values["samples"] = {"prompts": 0}
     run.recipe.write_text(yaml.dump(RECIPE_ADAPTER.validate_python(values)), encoding="utf-8")
     spec = JobSpec(
         run_id=1,
         name="Bench",
         model=str(place / "model"),
-        train=place / "train.jsonl",
-        validation=place / "validation.jsonl",
+        train=_ours_rows(place, cell.method),
+        validation=_validation_rows(place, cell.method),
     )
     run.job.write_text(spec.model_dump_json(), encoding="utf-8")
     return run
 
 
-def _bare(place: Path, mode: Mode) -> Measured:
+def _bare(place: Path, cell: Cell) -> Measured:
     began = time.time()
-    arguments = (str(place / "model"), str(place / "train.jsonl"), str(STEPS[mode]), mode)
+    rows = _bare_rows(place, cell.method)
+    numbers = (str(cell.steps), cell.mode, str(cell.batch))
+    arguments = (cell.method, str(place / "model"), str(rows), *numbers)
     said = _execute("tests.bench.trl_baseline", *arguments)
     points = [json.loads(line) for line in said.splitlines() if line.startswith('{"at"')]
     return _measured(began, [(point["at"], point["tokens"], point["loss"]) for point in points])

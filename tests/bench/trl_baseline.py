@@ -1,6 +1,6 @@
-"""The shortest TRL script with our settings.
+"""The shortest TRL script of each method, with our settings.
 
-Started as `... tests.bench.trl_baseline MODEL ROWS STEPS MODE BATCH`.
+Started as `... tests.bench.trl_baseline METHOD MODEL ROWS STEPS MODE BATCH`.
 
 Prints one JSON line a step: when it was logged, and how many real tokens it brought.
 """
@@ -12,8 +12,34 @@ from typing import Any
 
 import torch
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, TrainerCallback
-from trl import SFTConfig, SFTTrainer
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, TrainerCallback
+from trl import (
+    DPOConfig,
+    DPOTrainer,
+    KTOConfig,
+    KTOTrainer,
+    RewardConfig,
+    RewardTrainer,
+    SFTConfig,
+    SFTTrainer,
+)
+
+LORA = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
+SFT = {"assistant_only_loss": True, "train_sampling_strategy": "group_by_length"}
+METHODS: dict[str, tuple[Any, Any, dict[str, Any], LoraConfig | None]] = {
+    "sft": (SFTTrainer, SFTConfig, SFT, None),
+    # Upstream cannot sort answers that are compared by their length.
+    "dpo": (DPOTrainer, DPOConfig, {}, LORA),
+    "kto": (KTOTrainer, KTOConfig, {}, LORA),
+    "reward": (
+        RewardTrainer,
+        RewardConfig,
+        {},
+        LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="SEQ_CLS"),
+    ),
+}
+"""The trainer of each method, its config, what that needs, and the adapter."""
 
 
 class Clock(TrainerCallback):  # type: ignore[misc] # upstream is untyped
@@ -23,16 +49,15 @@ class Clock(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             print(json.dumps(line), flush=True)  # noqa: T201 -- read by the bench
 
 
-def main(model: str, rows: str, steps: str, mode: str, batch: str = "32") -> None:
-    args = SFTConfig(
+def main(method: str, model: str, rows: str, steps: str, mode: str, batch: str) -> None:
+    trainer, config, own, adapter = METHODS[method]
+    args = config(
         output_dir=f"{rows}.out",
         max_steps=int(steps),
         per_device_train_batch_size=int(batch),
         learning_rate=3e-3,
         lr_scheduler_type="cosine",
         warmup_steps=0.03,
-        train_sampling_strategy="group_by_length",
-        assistant_only_loss=True,
         max_length=256,
         activation_checkpointing=False,
         bf16=mode == "bf16",
@@ -43,13 +68,23 @@ def main(model: str, rows: str, steps: str, mode: str, batch: str = "32") -> Non
         report_to=[],
         disable_tqdm=True,
         seed=42,
+        **own,
     )
-    SFTTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+    trainer(
+        model=_load(method, model),
         args=args,
         train_dataset=load_dataset("json", data_files=rows, cache_dir=f"{rows}.cache")["train"],
         callbacks=[Clock()],
+        peft_config=adapter,
     ).train()
+
+
+def _load(method: str, model: str) -> Any:  # noqa: ANN401 -- upstream is untyped
+    if method == "reward":
+        return AutoModelForSequenceClassification.from_pretrained(
+            model, dtype=torch.float32, num_labels=1
+        )
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
 
 if __name__ == "__main__":
