@@ -1,0 +1,136 @@
+"""A newcomer's path with each kind of data: choose a file, start, watch, try the model."""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.e2e
+
+RUN = re.compile(r"/runs/\d+$")
+SUMS = [(one, two) for one in range(6) for two in range(6)]
+FRUIT = [f"{size} {fruit}" for size in ("One", "A ripe", "His") for fruit in ("apple", "pear")]
+TOOLS = [f"{size} {tool}" for size in ("One", "A heavy", "His") for tool in ("hammer", "saw")]
+
+
+def lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def chat(page: Page) -> None:
+    page.get_by_role("link", name="Chat", exact=True).first.click()
+    page.locator(".chat-try").first.click()
+    said = page.get_by_role("status").filter(has_text="Your model:")
+    expect(said).to_have_text(re.compile("Base model: .*Your model: ", re.DOTALL))
+
+
+def score(page: Page) -> None:
+    page.get_by_label("Prompt", exact=True).fill("What is 1 plus 1?")
+    page.get_by_label("Answer", exact=True).fill("It is 2.")
+    page.get_by_role("button", name="Score it").click()
+    expect(page.locator("#try-result")).to_contain_text(re.compile(r"-?\d"))
+
+
+def find_label(page: Page) -> None:
+    page.get_by_label("Text", exact=True).fill("A ripe apple")
+    page.get_by_role("button", name="Find its label").click()
+    expect(page.locator("#try-result")).to_contain_text("fruit")
+    expect(page.locator("#try-result")).to_contain_text("tool")
+
+
+@dataclass(frozen=True)
+class Path:
+    file: str
+    content: bytes
+    goal: str
+    tile: str
+    """A figure that counts for the method."""
+    use: Callable[[Page], None]
+    is_offered: bool = True
+    """Whether the form offers the goal beside the file, as what the file is made for."""
+
+
+PATHS = {
+    "dpo": Path(
+        "pairs.jsonl",
+        lines(
+            {
+                "prompt": f"What is {one} plus {two}?",
+                "chosen": f"It is {one + two}.",
+                "rejected": f"It is {one + two + 1}, or so.",
+            }
+            for one, two in SUMS
+        ),
+        "Learn from comparisons",
+        "Validation chosen preferred",
+        chat,
+    ),
+    "kto": Path(
+        "thumbs.jsonl",
+        lines(
+            {
+                "prompt": f"What is {one} plus {two}?",
+                "completion": f"It is {one + two + one % 2}.",
+                "label": one % 2 == 0,
+            }
+            for one, two in SUMS
+        ),
+        "Learn from ratings",
+        "Validation rating margin",
+        chat,
+    ),
+    "classify": Path(
+        "things.csv",
+        "".join(
+            ["text,label\n"]
+            + [
+                f"{text},{label}\n"
+                for label, texts in (("fruit", FRUIT), ("tool", TOOLS))
+                for text in texts
+            ]
+        ).encode(),
+        "Learn labels",
+        "Validation accuracy",
+        find_label,
+        is_offered=False,
+    ),
+    "reward": Path(
+        "answers.jsonl",
+        lines(
+            {
+                "prompt": f"What is {one} plus {two}?",
+                "chosen": f"It is {one + two}.",
+                "rejected": f"It is {one + two + 1}, or so.",
+            }
+            for one, two in SUMS
+        ),
+        "Learn to score answers",
+        "Validation chosen preferred",
+        score,
+        is_offered=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("method", PATHS)
+def test_newcomer_trains_on_a_file_and_tries_the_model(method: str, page: Page) -> None:
+    path = PATHS[method]
+    page.goto("/new?optimisation.max_steps=2")
+    file = {"name": path.file, "mimeType": "text/plain", "buffer": path.content}
+    page.locator("#upload").set_input_files(file)  # type: ignore[arg-type] # a dict is one
+    expect(page.locator("#dataset")).to_have_value(re.compile(f"^{path.file.split('.')[0]}"))
+    if not path.is_offered:
+        page.get_by_role("button", name="Change goal").click()
+    goals = page.locator("#goal-fit" if path.is_offered else "#choose-goal")
+    goals.get_by_role("button", name=path.goal).click()
+    expect(page.locator("input[name=method]")).to_have_value(method)
+    page.locator("#start").click()
+
+    page.wait_for_url(RUN)
+    expect(page.locator("#head")).to_contain_text("succeeded")
+    expect(page.get_by_text(path.tile).first).to_be_visible()
+    path.use(page)
