@@ -55,12 +55,6 @@ _ROWS = (
         "Keep the weights in float32, as the mixed modes do, or raise the learning rate.",
     ),
     FailureCode(
-        "rewards_rounded",
-        "Rewards smaller than their rounding error",
-        "What the model learned to prefer is less than what its 16-bit format rounds.",
-        "Train longer, or choose float32 to be sure.",
-    ),
-    FailureCode(
         "dtype_mismatch",
         "Number formats do not match",
         "A layer received numbers in a different format from its own weights.",

@@ -56,6 +56,7 @@ EVAL_R2 = MetricSpec(
     better="higher",
     is_objective=True,
     chart="Explained by the model",
+    note="R² is 1 for perfect numbers, and 0 for always giving the mean.",
     is_always_drawn=True,
     tile="always",
 )

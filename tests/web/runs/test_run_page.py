@@ -198,7 +198,9 @@ def test_charts_without_data_are_hidden(client: TestClient, engine: Engine) -> N
     ],
 )
 def test_chart_knows_what_to_look_for(method: str, chart: str, note: str) -> None:
-    plots = charts_tab.list_plots(Run(recipe=make_recipe(method=method)), [])
+    plots = charts_tab.list_plots(
+        Run(experiment_id=1, name="first try", recipe=make_recipe(method=method)), []
+    )
 
     assert note in next(plot.note for plot in plots if plot.title == chart)
 
