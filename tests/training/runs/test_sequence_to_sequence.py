@@ -12,10 +12,13 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BartConfig,
+    LongT5Config,
     MarianConfig,
+    MT5Config,
     PegasusConfig,
     PreTrainedConfig,
     T5Config,
+    UMT5Config,
 )
 
 from studio.methods.seq2seq import METHOD, Seq2SeqRecipe
@@ -38,8 +41,19 @@ _HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 _WIDTHS = {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
 _TOKENS = {"vocab_size": 320, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
 _BART: dict[str, Any] = {**_SIDES, **_HEADS, **_WIDTHS, **_TOKENS, "bos_token_id": 0}
+_T5: dict[str, Any] = {
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 2,
+    **_TOKENS,
+}
 FAMILIES: dict[str, PreTrainedConfig] = {
-    "t5": T5Config(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, **_TOKENS),
+    "t5": T5Config(**_T5),
+    "mt5": MT5Config(**_T5, dropout_rate=0.0),
+    "umt5": UMT5Config(**_T5, dropout_rate=0.0),
+    "longt5": LongT5Config(**_T5, dropout_rate=0.0, local_radius=8),
     "t5_v1_1": T5Config(
         d_model=32,
         d_kv=16,
