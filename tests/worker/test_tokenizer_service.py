@@ -230,9 +230,9 @@ def test_model_without_template_offers_built_in_templates(home: Settings, tmp_pa
     assert caught.value.code == "no_chat_template"
     assert (found.has_own, [(one.name, bool(one.refused)) for one in found.choices]) == (
         False,
-        [("chatml", False), ("plain", False)],
+        [("chatml", False), ("none", False), ("plain", False)],
     )
-    assert found.choices[1].pieces == [
+    assert found.choices[-1].pieces == [
         ("User: Hi\nAssistant:", False),
         (" Yo<|im_end|>", True),
         ("\n", False),
@@ -244,7 +244,9 @@ def test_endless_template_does_not_block_template_choices(home: Settings, tmp_pa
 
     found = service_clients.render_templates(home, hostile.model_copy(update={"kind": "templates"}))
 
-    assert [one.refused for one in found.choices] == ["", ""]
+    assert {one.name: one.refused for one in found.choices} == dict.fromkeys(
+        ("chatml", "none", "plain"), ""
+    )
 
 
 def test_template_change_takes_effect_immediately(home: Settings, model: Path) -> None:

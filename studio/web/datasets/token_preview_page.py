@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
@@ -22,6 +22,7 @@ from studio.protocols.tokenizer_service import (
     TokenizerRequest,
     TokenPreview,
 )
+from studio.recipe.sections import ChatTemplateChoice
 from studio.services.datasets import datasets, token_preview
 from studio.services.datasets.token_preview import RowPosition
 from studio.services.datasets.versions import Part
@@ -236,13 +237,15 @@ _TEMPLATES = {"kind": "templates", "window": None}
 def _template_choices(
     settings: Settings, tokenizer_request: TokenizerRequest
 ) -> TemplatePreviews | None:
-    """Return previews of the templates that could render the row; None if that fails, too."""
+    """Return previews of the templates that a recipe can choose; None if that fails, too."""
     try:
-        return service_clients.render_templates(
+        previews = service_clients.render_templates(
             settings, tokenizer_request.model_copy(update=_TEMPLATES)
         )
     except StudioError:
         return None
+    choices = [one for one in previews.choices if one.name in get_args(ChatTemplateChoice)]
+    return previews.model_copy(update={"choices": choices})
 
 
 def _token_summary(tokens: TokenPreview | RejectedPreview) -> str:

@@ -10,6 +10,7 @@ from studio.db.session import unit_of_work
 from studio.services.datasets import import_sources
 from studio.services.tasks import tasks
 from studio.settings import Settings
+from studio.starter import samples
 from studio.web.app import create_app
 from tests.support.page_reader import Node, parse_page
 
@@ -111,7 +112,7 @@ def test_samples_can_be_added(client: TestClient, engine: Engine) -> None:
     offered = [one.attributes["value"] for one in page.all("input", name="id")]
     answer = client.post("/datasets/imports", data={"kind": "sample", "id": offered[0]})
 
-    assert offered == ["comparisons", "ratings"]
+    assert offered == [*samples.SAMPLES]
     with unit_of_work(engine) as db:
         assert [one.kind for one in import_sources.list_unfinished(db)] == ["fetch"]
     assert answer.url.path == "/chores/1"
