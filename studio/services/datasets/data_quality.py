@@ -1,6 +1,6 @@
 """Findings in the rows of a version: list them, exclude their rows, and block a start."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from studio.intake.quality.answer_facts import AnswerFacts
 from studio.intake.rows.paging import Page
 from studio.methods import METHODS, AnyRecipe, readers
 from studio.methods.base import Method
+from studio.recipe.base import Outputs
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part, RowQuery
@@ -39,6 +40,9 @@ _IMBALANCE_CODES = {
     *("uneven_classes", "one_answer", "one_sided", "longer_is_better", "unmeasured_classes"),
     "rare_labels",
 }
+
+_GIVEN_BY_SHAPE: dict[str, Outputs] = {"classification": "label", "regression": "number"}
+"""What the answers of some shapes are: a model that gives these is made for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +193,7 @@ def _unreadable_rows(version: DatasetVersion | None, recipe: AnyRecipe) -> Itera
     if version.kind in method.trains_on:
         yield from _unlearnable_answers(version, method)
         return
-    fitting = " or ".join(other.purpose for other in readers(version.kind) if fits(version, other))
+    fitting = " or ".join(other.purpose for other in fitting_methods(version))
     yield Refusal(
         message=f"{method.title} cannot train on {KIND_NAMES[version.kind]}.",
         hint=f"Choose another dataset, or: {fitting}.",
@@ -218,6 +222,18 @@ def answer_problem(version: DatasetVersion, method: Method) -> str:
 def fits(version: DatasetVersion, method: Method) -> bool:
     """Whether a method can train on a version: on rows of its kind, and on its answers."""
     return version.kind in method.trains_on and not answer_problem(version, method)
+
+
+def sort_methods(methods: Iterable[Method], shape: str) -> list[Method]:
+    """Put those first whose models give what the answers of a shape are."""
+    given = _GIVEN_BY_SHAPE.get(shape, "")
+    return sorted(methods, key=lambda method: method.recipe.outputs != given)
+
+
+def fitting_methods(version: DatasetVersion) -> list[Method]:
+    """Return the methods that can train on a version, the most suitable first."""
+    fitting = (method for method in readers(version.kind) if fits(version, method))
+    return sort_methods(fitting, version.mapping.get("shape", ""))
 
 
 def build_notice(db: Session, recipe: AnyRecipe) -> DataNotice | None:

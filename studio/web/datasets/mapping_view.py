@@ -29,7 +29,13 @@ from studio.intake.readers.option_detection import TEXT_FORMATS, detect_options
 from studio.intake.row_formats.schema import to_training_example
 from studio.methods import readers
 from studio.methods.base import Method
-from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
+from studio.services.datasets import (
+    data_quality,
+    dataset_builds,
+    datasets,
+    pending_datasets,
+    versions,
+)
 from studio.settings import Settings
 from studio.web.datasets import mapping_form
 from studio.web.datasets.mapping_form import MappingForm
@@ -57,7 +63,7 @@ def method_uses(mapping: Mapping, answers: AnswerFacts | None = None) -> list[Me
     """
     return [
         MethodUse(method, method.trains_on[mapping.kind], method.ignores.get(mapping.shape, ""))
-        for method in readers(mapping.kind)
+        for method in data_quality.sort_methods(readers(mapping.kind), mapping.shape)
         if answers is None or not answers.rows or not method.answer_problem(answers)
     ]
 

@@ -9,7 +9,7 @@ from studio.db.tables import Dataset, DatasetVersion, Model
 from studio.errors import InvalidError
 from studio.intake import mapping_text
 from studio.intake.mapping import Mapping
-from studio.methods import AnyRecipe, model_compatibility, readers
+from studio.methods import AnyRecipe, model_compatibility
 from studio.methods.base import Method, Preset
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services.datasets import data_quality, starter_dataset
@@ -128,9 +128,7 @@ def list_data(db: Session) -> list[DataChoice]:
             dataset=dataset,
             version=version,
             words=mapping_text.describe_mapping(Mapping.model_validate(version.mapping)),
-            methods=[
-                method for method in readers(version.kind) if data_quality.fits(version, method)
-            ],
+            methods=data_quality.fitting_methods(version),
         )
         for dataset, version in choices.ready_datasets(db)
     ]

@@ -20,13 +20,12 @@ from studio.methods import (
     RECIPE_ADAPTER,
     AnyRecipe,
     get_method,
-    readers,
 )
 from studio.methods.base import Method, Preset
 from studio.recipe.dotted_keys import merge, nest
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services import experiments
-from studio.services.datasets import datasets, token_preview, versions
+from studio.services.datasets import data_quality, datasets, token_preview, versions
 from studio.services.estimates import model_catalogue
 from studio.services.models import models
 from studio.services.precision import recommendation
@@ -205,7 +204,7 @@ def apply_action(
 def _method_for(db: Session, dataset: Dataset, name: str) -> Method:
     """Return the method with a name, or else the most suitable one for a dataset."""
     current = versions.current_by_dataset(db, [dataset]).get(dataset.id or 0)
-    fitting = readers(current.kind) if current and not name else []
+    fitting = data_quality.fitting_methods(current) if current and not name else []
     return fitting[0] if fitting else get_method(name or DEFAULT_METHOD)
 
 

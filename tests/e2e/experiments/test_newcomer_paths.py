@@ -96,7 +96,6 @@ PATHS = {
         "Learn labels",
         "Validation accuracy",
         find_label,
-        is_offered=False,
     ),
     "reward": Path(
         "answers.jsonl",

@@ -224,6 +224,28 @@ def test_dataset_that_does_not_fit_offers_another_goal(client: TestClient) -> No
     assert button.attributes["value"] == "method:sft"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "method", "goal"),
+    [
+        ("things", "text,label\n" + "an apple,fruit\na saw,tool\n" * 3, "classify", "Learn labels"),
+        ("stars", "text,score\n" + "so good,4.5\nso bad,1.5\n" * 3, "regress", "Learn numbers"),
+    ],
+)
+def test_file_is_first_of_all_for_what_its_answers_are(
+    name: str, content: str, method: str, goal: str, client: TestClient
+) -> None:
+    files = {"file": (f"{name}.csv", io.BytesIO(content.encode()), "text/csv")}
+    number = client.post("/api/v1/datasets", files=files).json()["id"]
+
+    offered = page_at(client, f"?method=sft&dataset={name}").one(id="goal-fit")
+    assert [button.text for button in offered.all("button")] == [goal]
+    assert (
+        field_value(page_at(client, f"?from=dataset:{number}").one(id="form"), "method") == method
+    )
+    uses = parse_page(client.get(f"/datasets/{number}").text)
+    assert uses.text.index(goal) < uses.text.index("Learn from answers")
+
+
 def test_no_goal_is_offered_that_refuses_the_model(client: TestClient, tmp_path: Path) -> None:
     weights = {"a": ("F32", [0.5] * 4)}
     folder = safetensors_folders.write(tmp_path / "t5", weights, model_type="t5")
