@@ -17,6 +17,7 @@ from studio.settings import Settings
 from studio.web.app import create_app
 from tests.fakes.hub_server import HubServer
 from tests.support.factories import make_finished_run, make_run
+from tests.support.page_reader import parse_page
 from tests.unit.weights import safetensors_folders
 
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -269,6 +270,26 @@ def test_fine_tuned_model_page_shows_lineage(
 
     assert "the first" in page.partition("Lineage")[2]
     assert (used, "the second" in page) == ([second.id], True)
+
+
+@pytest.mark.parametrize(
+    ("method", "offer", "link"),
+    [("sft", "Chat", "/runs/1/chat"), ("classify", "Try it", "/runs/1#try-title")],
+)
+def test_trained_model_leads_to_what_it_is_used_for(
+    method: str, offer: str, link: str, client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_finished_run(db, method=method, adapter={"kind": "full"})
+        models.add_from_run(db, run, folder(tmp_path))
+        model = models.find_by_name(db, f"run-{run.id}")
+        assert model is not None
+        number = model.id
+    page = parse_page(client.get(f"/models/{number}").text)
+
+    offers = {one.text: one.attributes["href"] for one in page.all("a", class_="btn")}
+    assert offers.get(offer) == link
+    assert len({"Chat", "Try it"} & offers.keys()) == 1
 
 
 def test_missing_model_folder_is_reported(client: TestClient, tmp_path: Path) -> None:
