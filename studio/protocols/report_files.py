@@ -61,7 +61,11 @@ class ReportFile(Generic[Report]):
 
 
 def of_model(reports: Sequence[Report], *, keeps_best: bool) -> Report | None:
-    """Return the report of the weights that a run ends with: the best ones, or the last."""
+    """Return the report of the weights that a run ends with: the best ones, or the last.
+
+    The untrained model is never the best: a run that got worse keeps its least bad weights.
+    """
     if not reports:
         return None
-    return max(reports, key=lambda one: one.quality) if keeps_best else reports[-1]
+    trained = [one for one in reports if one.step] or reports
+    return max(trained, key=lambda one: one.quality) if keeps_best else trained[-1]

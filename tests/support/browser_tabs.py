@@ -4,7 +4,7 @@ from playwright.sync_api import Page
 
 
 def look(tab: Page, *, away: bool) -> None:
-    """Turn to a tab or away from it, as its page is told by the browser."""
+    """Show or hide a tab, as the browser reports it to the page."""
     tab.evaluate(
         """away => {
             Object.defineProperty(document, "hidden", { configurable: true, get: () => away });
