@@ -27,6 +27,11 @@ from studio.training.data.tokenisation import Collator, Examples, row_tensors
 from studio.training.stop_handler import StopHandler
 
 EventType = TypeVar("EventType", bound=Event)
+Row = dict[str, Any]
+Changes = dict[str, Any]
+"""Settings, with `__` for the dot."""
+
+LORA: Changes = {"adapter__kind": "lora", "adapter__r": 4}
 
 WITH_MARKS = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
@@ -53,7 +58,7 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def rows() -> list[dict[str, Any]]:
+def rows() -> list[Row]:
     return [
         {
             "messages": [
@@ -116,22 +121,61 @@ def recipe(**changes: object) -> AnyRecipe:
     return RECIPE_ADAPTER.validate_python(merge(RECIPE, turned), strict=False)
 
 
-def write_run(root: Path, model: str | Path, **changes: object) -> RunDir:
-    """Lay out a run on the sums; `changes` are knobs, `__` for the dot."""
+def write_run(
+    root: Path,
+    model: str | Path,
+    those: Iterable[Row] | None = None,
+    /,
+    **changes: object,
+) -> RunDir:
+    """Lay out a run on rows, else on the sums; `changes` are knobs, `__` for the dot."""
     root.mkdir(parents=True)
     run = RunDir(root)
     run.recipe.write_text(yaml.dump(recipe(**changes)), encoding="utf-8")
-    train = write_rows(root / "train.jsonl", rows())
+    train = write_rows(root / "train.jsonl", rows() if those is None else those)
     spec = JobSpec(run_id=1, name="Sums", model=str(model), train=train, validation=None)
     run.job.write_text(spec.model_dump_json(), encoding="utf-8")
     return run
 
 
-def train(root: Path, model: str | Path, **changes: object) -> RunDir:
-    """Train a run on the sums, in this process, to its end."""
-    run = write_run(root, model, **changes)
+def train(
+    root: Path, model: str | Path, those: Iterable[Row] | None = None, /, **changes: object
+) -> RunDir:
+    """Train a run in this process to its end."""
+    run = write_run(root, model, those, **changes)
     execute_run(run.root, StopHandler())
     return run
+
+
+class Runs:
+    """Runs of one method on rows of its kind."""
+
+    def __init__(self, rows: Sequence[Row], **settings: object) -> None:
+        """Remember the rows and settings that a test does not give."""
+        self.rows, self.settings = rows, settings
+
+    def write(
+        self,
+        root: Path,
+        model: Path,
+        changes: Changes | None = None,
+        rows: Sequence[Row] | None = None,
+    ) -> RunDir:
+        """Lay out a run."""
+        given = self.rows if rows is None else rows
+        return write_run(root, model, given, **{**self.settings, **(changes or {})})
+
+    def train(
+        self,
+        root: Path,
+        model: Path,
+        changes: Changes | None = None,
+        rows: Sequence[Row] | None = None,
+    ) -> RunDir:
+        """Train a run in this process to its end."""
+        run = self.write(root, model, changes, rows)
+        execute_run(run.root, StopHandler())
+        return run
 
 
 def events_of(run: RunDir, kind: type[EventType]) -> list[EventType]:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from studio.methods.cpt import CPTRecipe
 from studio.methods.cpt.trainer import build
 from studio.protocols.events import Failed, Finished, Sampled, Started
-from studio.protocols.run_dir import JobSpec, RunDir
+from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PrecisionName
@@ -34,16 +34,11 @@ TEXTS = [
 
 def write_run(root: Path, model: Path, **changes: object) -> RunDir:
     """Lay out a run on texts; `changes` are settings, `__` for the dot."""
-    run = tiny.write_run(root, model, method="cpt", **changes)
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-    tiny.write_rows(spec.train, TEXTS)
-    return run
+    return tiny.write_run(root, model, TEXTS, method="cpt", **changes)
 
 
 def train(root: Path, model: Path, **changes: object) -> RunDir:
-    run = write_run(root, model, **changes)
-    execute_run(run.root, StopHandler())
-    return run
+    return tiny.train(root, model, TEXTS, method="cpt", **changes)
 
 
 def test_perplexity_is_reported_and_decreases(model: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Preference learning: real runs on pairs of answers, from recipe to artifacts."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,9 @@ from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import SAVED, STEPS
+from tests.training.tiny import LORA, Changes, Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
-
-Row = dict[str, Any]
-Changes = dict[str, Any]
-"""Settings, with `__` for the dot."""
-
-LORA: Changes = {"adapter__kind": "lora", "adapter__r": 4}
 
 
 def pair(one: int, two: int) -> Row:
@@ -48,22 +42,8 @@ CASES: dict[str, Changes] = {"full": {}, "lora": LORA}
 PAIRS = [pair(one, two) for one in range(6) for two in range(6)]
 
 
-def write_run(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = PAIRS
-) -> RunDir:
-    """Lay out a run on pairs."""
-    run = tiny.write_run(root, model, method="dpo", **(changes or {}))
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-    tiny.write_rows(spec.train, rows)
-    return run
-
-
-def train(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = PAIRS
-) -> RunDir:
-    run = write_run(root, model, changes, rows)
-    execute_run(run.root, StopHandler())
-    return run
+runs = tiny.Runs(PAIRS, method="dpo")
+write_run, train = runs.write, runs.train
 
 
 def make_trainer(run: RunDir) -> PairTrainer:

@@ -1,8 +1,6 @@
 """Learning from ratings: real runs on answers that are rated good or bad."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,14 +18,9 @@ from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import SAVED, STEPS
+from tests.training.tiny import LORA, Changes, Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
-
-Row = dict[str, Any]
-Changes = dict[str, Any]
-"""Settings, with `__` for the dot."""
-
-LORA: Changes = {"adapter__kind": "lora", "adapter__r": 4}
 
 
 def question(one: int, two: int) -> list[Row]:
@@ -58,22 +51,8 @@ PAIRS = [
 ]
 
 
-def write_run(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = RATED
-) -> RunDir:
-    """Lay out a run on rated answers."""
-    run = tiny.write_run(root, model, method="kto", **(changes or {}))
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-    tiny.write_rows(spec.train, rows)
-    return run
-
-
-def train(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = RATED
-) -> RunDir:
-    run = write_run(root, model, changes, rows)
-    execute_run(run.root, StopHandler())
-    return run
+runs = tiny.Runs(RATED, method="kto")
+write_run, train = runs.write, runs.train
 
 
 def make_trainer(run: RunDir) -> RatingTrainer:

@@ -1,6 +1,5 @@
 """Regression: real runs on texts with numbers, from recipe to artifacts."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from studio.methods.regress.trainer import (
 from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.number_reports import NUMBER_REPORTS
-from studio.protocols.run_dir import JobSpec, RunDir
+from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.recipe.exports import ExportSpec
 from studio.runner.execution import execute_export, execute_run
@@ -32,7 +31,7 @@ from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import SAVED, STEPS
-from tests.training.runs.test_preferences import LORA, Changes, Row
+from tests.training.tiny import LORA, Changes, Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -66,23 +65,8 @@ LEARNS: Changes = {
 }
 
 
-def write_run(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = TEXTS
-) -> RunDir:
-    """Lay out a run on texts with numbers."""
-    settings = {"samples__max_new_tokens": 1, **(changes or {})}
-    run = tiny.write_run(root, model, method="regress", **settings)
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-    tiny.write_rows(spec.train, rows)
-    return run
-
-
-def train(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = TEXTS
-) -> RunDir:
-    run = write_run(root, model, changes, rows)
-    execute_run(run.root, StopHandler())
-    return run
+runs = tiny.Runs(TEXTS, method="regress", samples__max_new_tokens=1)
+write_run, train = runs.write, runs.train
 
 
 def make_trainer(run: RunDir) -> NumberTrainer:

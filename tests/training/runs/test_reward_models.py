@@ -1,6 +1,5 @@
 """Reward models: real runs on pairs of answers, from recipe to artifacts."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from studio.methods.reward import RewardRecipe
 from studio.methods.reward.trainer import RewardTrainer, build, choose_head, tokenise
 from studio.protocols.events import Failed, Finished, Sampled, Started
 from studio.protocols.inference_service import GenerationRequest
-from studio.protocols.run_dir import JobSpec, RunDir
+from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.recipe.exports import ExportKind, ExportSpec
@@ -33,7 +32,8 @@ from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import SAVED, STEPS
-from tests.training.runs.test_preferences import LORA, PAIRS, Changes, Row
+from tests.training.runs.test_preferences import PAIRS
+from tests.training.tiny import LORA, Changes, Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -42,23 +42,8 @@ EIGHT: Changes = {"optimisation__max_steps": 8}
 """Float16 skips steps until it has found its loss scale."""
 
 
-def write_run(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = PAIRS
-) -> RunDir:
-    """Lay out a run on pairs."""
-    settings = {"samples__max_new_tokens": 1, **(changes or {})}
-    run = tiny.write_run(root, model, method="reward", **settings)
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-    tiny.write_rows(spec.train, rows)
-    return run
-
-
-def train(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = PAIRS
-) -> RunDir:
-    run = write_run(root, model, changes, rows)
-    execute_run(run.root, StopHandler())
-    return run
+runs = tiny.Runs(PAIRS, method="reward", samples__max_new_tokens=1)
+write_run, train = runs.write, runs.train
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
 from tests.training import tiny
 from tests.training.export.test_export import exported
-from tests.training.runs.test_preferences import LORA
 from tests.training.runs.test_sequence_to_sequence import (
     LEARNS,
     make_trainer,
@@ -27,6 +26,7 @@ from tests.training.runs.test_sequence_to_sequence import (
     train,
     write_run,
 )
+from tests.training.tiny import LORA
 
 __all__ = ["models"]
 

@@ -1,6 +1,5 @@
 """Sequence to sequence: real runs of encoder-decoder models, from recipe to artifacts."""
 
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from transformers import (
 from studio.methods.seq2seq import METHOD, Seq2SeqRecipe
 from studio.methods.seq2seq.trainer import PairTrainer, answer_losses, build, tokenise
 from studio.protocols.events import Failed, Finished, Sampled, Started
-from studio.protocols.run_dir import JobSpec, RunDir
+from studio.protocols.run_dir import RunDir
 from studio.runner.execution import execute_run
 from studio.runner.training_run import load_recipe
 from studio.training.job import TrainingJob
@@ -32,7 +31,7 @@ from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import SAVED, STEPS
-from tests.training.runs.test_preferences import LORA, Changes, Row
+from tests.training.tiny import LORA, Changes, Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -108,22 +107,8 @@ def t5(models: dict[str, Path]) -> Path:
     return models["t5"]
 
 
-def write_run(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = PAIRS
-) -> RunDir:
-    """Lay out a run on pairs of texts."""
-    run = tiny.write_run(root, model, method="seq2seq", **(changes or {}))
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-    tiny.write_rows(spec.train, rows)
-    return run
-
-
-def train(
-    root: Path, model: Path, changes: Changes | None = None, rows: Sequence[Row] = PAIRS
-) -> RunDir:
-    run = write_run(root, model, changes, rows)
-    execute_run(run.root, StopHandler())
-    return run
+runs = tiny.Runs(PAIRS, method="seq2seq")
+write_run, train = runs.write, runs.train
 
 
 def make_trainer(run: RunDir) -> PairTrainer:
