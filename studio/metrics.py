@@ -17,8 +17,8 @@ Source = Literal["train", "eval", "studio"]
 class MetricSpec:
     """What a metric means, how it compares and how it is drawn.
 
-    Its key implies how its values are written: `…_bytes`, `…_share` (a part of 1),
-    `train_seconds`.
+    Its key implies how its values are written: `…_bytes`, `train_seconds`, or as a percentage
+    (see `is_share`).
     """
 
     key: str
@@ -63,9 +63,13 @@ def format_value(value: float, key: str, digits: int = 4) -> str:
     return f"{100 * value:.3g} %" if is_share(key) else with_minus(f"{value:.{digits}g}")
 
 
+SHARE_ENDINGS = ("_share", "accuracy", "_f1", "_calibration_error")
+"""How the keys of metrics end whose values are parts of 1; `formatting.js` has the same list."""
+
+
 def is_share(key: str) -> bool:
     """Return whether the values of a metric are parts of 1."""
-    return key.endswith("_share")
+    return key.endswith(SHARE_ENDINGS)
 
 
 def with_minus(digits: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from studio import resources
 from studio.methods import METHODS
+from studio.metrics import SHARE_ENDINGS, is_share
 
 PLOT = re.compile(r'<div class="plot"[^>]*?(?:\{\{.*?\}\}[^>]*?)*>', re.DOTALL)
 TEMPLATES = {
@@ -40,11 +41,9 @@ def test_chart_has_a_menu_to_export_and_to_read_as_table(name: str) -> None:
 
 WITHOUT_UNIT = {
     *("learning_rate", "grad_norm", "update_ratio", "loss_scale", "activation_max", "logit_max"),
-    *("mean_token_accuracy", "eval_mean_token_accuracy", "eval_perplexity", "skipped_steps"),
-    *("accuracy", "eval_accuracy", "eval_macro_f1", "eval_calibration_error"),
-    *("eval_micro_f1", "eval_r2", "eval_spearman", "eval_rmse", "eval_mae"),
+    *("eval_perplexity", "skipped_steps", "eval_r2", "eval_spearman", "eval_rmse", "eval_mae"),
 }
-"""Factors, norms, shares of 1 and counts that their title names."""
+"""Factors, norms and counts that their title names."""
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -52,11 +51,18 @@ def test_metrics_on_charts_have_a_unit_or_none_by_nature(method: str) -> None:
     drawn = [spec for spec in METHODS[method].metrics.all if spec.chart != "-"]
     bare = {spec.key for spec in drawn if not spec.unit}
     # The values of these are written with their unit.
-    bare = {key for key in bare if not key.endswith(("_bytes", "_share"))}
+    bare = {key for key in bare if not (key.endswith("_bytes") or is_share(key))}
     # Preference losses are of several kinds, each with its own scale.
     losses = {"loss", "eval_loss"} if METHODS[method].objective.key != "eval_loss" else set()
 
     assert bare <= WITHOUT_UNIT | losses
+
+
+def test_pages_and_scripts_write_the_same_metrics_as_percentages() -> None:
+    script = (resources.static_dir() / "js/i18n/formatting.js").read_text(encoding="utf-8")
+    pattern = "/(?:" + "|".join(SHARE_ENDINGS) + ")$/"
+
+    assert pattern in script
 
 
 DRAWINGS = {

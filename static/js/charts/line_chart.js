@@ -3,7 +3,7 @@
 // What needs a pointer or a key (reading values, pinning, menus) is loaded with the first of them.
 import { Curves, valueAt } from "./curve_data.js";
 import * as ink from "./chart_style.js";
-import { change, inner, measure, short, smooth, thin } from "../i18n/formatting.js";
+import { change, inner, isShare, measure, short, smooth, thin } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
 import uPlot from "./uplot.js";
 
@@ -277,7 +277,7 @@ export class Chart {
   #axes() {
     const { x, y } = this.host.dataset;
     const titles = { x: x ?? phrase("Step"), y: this.shape?.title(y) ?? y };
-    const [below, up] = ink.axes(this.unit, titles, /_(bytes|share)$/.exec(this.metric)?.[1] ?? "");
+    const [below, up] = ink.axes(this.unit, titles, isShare(this.metric) ? "share" : this.metric.endsWith("_bytes") ? "bytes" : "");
     // Heights that mean nothing have no numbers.
     return [below, this.shape?.isMoved ? { ...up, values: (_, ticks) => ticks.map(() => "") } : up];
   }
@@ -285,8 +285,8 @@ export class Chart {
   /** How far the y axis reaches, unless uPlot is to say. */
   #range() {
     if (this.look.isClipped) return { range: () => this.#inner() };
-    // A share that stays 0 is drawn on a scale of shares: uPlot would take one to 100.
-    if (!this.shape) return this.metric.endsWith("_share") && !this.isLog ? { range: (_, low, high) => (low || high ? uPlot.rangeNum(low, high, 0.1, true) : [0, 1]) } : {};
+    // What stays 0 is drawn up to 1: uPlot would take an axis to 100.
+    if (!this.shape) return !this.isLog ? { range: (_, low, high) => (low || high ? uPlot.rangeNum(low, high, 0.1, true) : [0, 1]) } : {};
     // Differences that are all zero need room, too.
     return { range: (_, low, high) => (low === high ? [(low ?? 0) - 1, (high ?? 0) + 1] : uPlot.rangeNum(low, high, 0.1, true)) };
   }

@@ -24,12 +24,17 @@ function small(value) {
   return Math.abs(value) >= 1e-4 ? String(value) : value.toExponential().replace(/-(\d)$/, "-0$1");
 }
 
+/** Whether the values of a metric are parts of 1: `metrics.py` has the same endings. */
+export function isShare(name) {
+  return /(?:_share|accuracy|_f1|_calibration_error)$/.test(name);
+}
+
 /** Format a metric's value with the unit of its name, as the server does. */
 export function measure(value, name) {
   if (typeof value === "string") return value === "NaN" ? value : phrase("infinite");
   if (value === null || value === undefined) return "–";
   if (name.endsWith("_bytes")) return bytes(value);
-  if (name.endsWith("_share")) return percent(Number((value * 100).toPrecision(3)));
+  if (isShare(name)) return percent(Number((value * 100).toPrecision(3)));
   return name === "train_seconds" ? span(value) : short(value);
 }
 
@@ -38,7 +43,7 @@ export function change(value, name) {
   if (!Number.isFinite(value)) return measure(value, name);
   const sign = value > 0 ? "+" : value < 0 ? "\u2212" : "";
   const size = Math.abs(value);
-  if (!name.endsWith("_share")) return sign + measure(size, name);
+  if (!isShare(name)) return sign + measure(size, name);
   const digits = Number((size * 100).toPrecision(3));
   return sign + (digits === 1 ? phrase("{digits} point", { digits }) : phrase("{digits} points", { digits }));
 }

@@ -51,6 +51,7 @@ class RegressRecipe(HeadRecipe):
 
 EVAL_R2 = MetricSpec(
     key="eval_r2",
+    starts_at_zero=True,
     title="Validation R²",
     source="eval",
     better="higher",
