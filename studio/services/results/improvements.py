@@ -7,12 +7,16 @@ from typing import Any, Literal
 
 from sqlmodel import Session
 
-from studio.db.tables import Run
+from studio.db.tables import DatasetVersion, Run
 from studio.methods import METHODS, AnyRecipe
 from studio.services.results.run_verdict import RunVerdict
 from studio.services.runs import fixes, runs
 
 MAX_IMPROVEMENTS = 4
+VALIDATION_ROWS = 30
+"""As many validation rows tell whether a third of them changed, with room to spare."""
+MAX_VALIDATION_SHARE = 0.3
+
 FEW_ROWS = 1000
 """Below this number of training rows, more data is the first thing to try."""
 
@@ -31,6 +35,7 @@ class Improvement:
 
 def list_improvements(db: Session, run: Run, verdict: RunVerdict) -> list[Improvement]:
     """Return what to try next, the most promising first."""
+    version = db.get(DatasetVersion, run.dataset_version_id or 0)
     rows = run.resolved.get("train_rows")
     alarms = runs.list_alarms(db, run.id or 0)
     widenings = (
@@ -40,16 +45,34 @@ def list_improvements(db: Session, run: Run, verdict: RunVerdict) -> list[Improv
         if "precision" in fix.change
     )
     wider = next(widenings, "")
-    return suggest(run.recipe, verdict, rows=rows, alarms=len(alarms), wider=wider)
+    return suggest(
+        run.recipe,
+        verdict,
+        rows=rows,
+        alarms=len(alarms),
+        wider=wider,
+        holds_out=version is not None and not version.validation_rows,
+    )
 
 
 def suggest(
-    recipe: AnyRecipe, verdict: RunVerdict, *, rows: int | None, alarms: int, wider: str
+    recipe: AnyRecipe,
+    verdict: RunVerdict,
+    *,
+    rows: int | None,
+    alarms: int,
+    wider: str,
+    holds_out: bool = True,
 ) -> list[Improvement]:
-    """Return what to try next; `wider` is a precision that avoids the alarms, if there is one."""
+    """Return what to try next.
+
+    `wider` is a precision that avoids the alarms, if there is one; `holds_out` says whether runs
+    hold out their validation rows, because the dataset has none of its own.
+    """
     found = (
         *_by_precision(alarms, wider),
         *_by_answers(recipe, verdict),
+        *_by_validation(recipe, verdict, rows or 0, holds_out=holds_out),
         *_by_curve(recipe, verdict),
         *_by_data(verdict, rows),
         Improvement(
@@ -101,6 +124,25 @@ def _lower_rate(recipe: AnyRecipe, reason: str) -> Improvement:
         reason=reason,
         change={"optimisation": {"learning_rate": rate}},
     )
+
+
+def _by_validation(
+    recipe: AnyRecipe, verdict: RunVerdict, rows: int, *, holds_out: bool
+) -> Iterator[Improvement]:
+    trend = verdict.trend
+    if trend.shape != "chance":
+        return
+    reason = f"Few validation rows ({trend.rows}) can show an improvement by chance."
+    share = min(VALIDATION_ROWS / (trend.rows + rows), MAX_VALIDATION_SHARE)
+    if holds_out and share > recipe.data.validation_share:
+        yield Improvement(
+            kind="recipe",
+            title="Validate on more rows",
+            reason=reason,
+            change={"data": {"validation_share": float(f"{share:.2g}")}},
+        )
+    else:
+        yield Improvement(kind="data", title="Add validation rows", reason=reason)
 
 
 def _by_curve(recipe: AnyRecipe, verdict: RunVerdict) -> Iterator[Improvement]:

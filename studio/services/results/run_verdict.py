@@ -12,12 +12,22 @@ from sqlmodel import Session, col, select
 
 from studio.db.tables import Metric, Run, Sample
 from studio.methods import METHODS
-from studio.metrics import MetricSpec, format_value
+from studio.metrics import MetricSpec, format_value, is_share
 from studio.services.compare import compare
 from studio.services.samples import sample_diff
 from studio.services.samples.sample_diff import AnswerScore
 
-Shape = Literal["falling", "level", "overfitting", "unchanged", "worse", "broken", "single", "none"]
+Shape = Literal[
+    "falling",
+    "level",
+    "overfitting",
+    "unchanged",
+    "chance",
+    "worse",
+    "broken",
+    "single",
+    "none",
+]
 Point = tuple[int, float | None]
 """A step, and the validation value there: None if it was NaN or infinite."""
 
@@ -32,6 +42,10 @@ RISE = 0.02
 
 STILL_FALLING = 0.02
 """The relative gain of the last validation from which on longer training should help."""
+
+TELLING_ROWS = 6
+"""A share that changed by fewer validation rows may have changed by chance: by a sign test, five
+rows that all went one way have a probability of 6 %, six of 3 %."""
 
 SHOWN_PAIRS = 3
 _ROUNDING = 1e-5
@@ -51,12 +65,15 @@ class ValidationTrend:
     best_step: int = 0
     last_step: int = 0
     gain: float = 0.0
-    """Relative improvement from the first value to the last; negative if it got worse."""
+    """Improvement from the first value to the last, in parts of the first, and in parts of 1 for a
+    share and a metric that starts at 0; negative if it got worse."""
+    rows: int = 0
+    """How many validation rows it was measured on; 0 if unknown."""
 
     @property
     def is_worse(self) -> bool:
         """Whether it ended worse than it began, however good it was in between."""
-        return self.shape == "broken" or self.gain <= -CHANGE
+        return self.shape == "broken" or (self.shape != "chance" and self.gain <= -CHANGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +109,8 @@ def load_verdict(db: Session, run: Run) -> RunVerdict:
     """Judge a finished run by its answers and its validation metric."""
     run_id = run.id or 0
     spec = METHODS[run.recipe.method].objective
-    trend = describe_trend(_load_points(db, run_id, spec), spec)
+    rows = int(run.resolved.get("validation_rows", 0))
+    trend = describe_trend(_load_points(db, run_id, spec), spec, rows)
     pairs = pair_answers(compare.list_samples(db, [run_id]))
     before = sample_diff.count_correct(pair.was_right for pair in pairs)
     after = sample_diff.count_correct(pair.is_right for pair in pairs)
@@ -152,18 +170,25 @@ def judge(
 
 
 def _judge_trend(trend: ValidationTrend) -> tuple[str, bool | None]:
-    if trend.shape == "broken":
-        return "Training broke down: validation became NaN or infinite.", False
-    if trend.shape == "none":
-        return "Training is complete. Nothing was validated, so there is no verdict.", None
-    if trend.first is None or trend.last is None or trend.shape == "single":
-        return "Training is complete. One validation is too little for a verdict.", None
+    unclear: dict[str, tuple[str, bool | None]] = {
+        "broken": ("Training broke down: validation became NaN or infinite.", False),
+        "none": ("Training is complete. Nothing was validated, so there is no verdict.", None),
+        "single": ("Training is complete. One validation is too little for a verdict.", None),
+    }
+    if trend.shape in unclear:
+        return unclear[trend.shape]
     first, last = trend.ends
-    if trend.gain >= CHANGE:
-        return f"It learned: validation went from {first} to {last}", True
-    if trend.gain <= -CHANGE:
+    if trend.shape == "chance":
+        sentence = (
+            f"Validation went from {first} to {last}, which may be chance with so few validation "
+            f"rows: {trend.rows}"
+        )
+        return sentence, None
+    if abs(trend.gain) < CHANGE:
+        return f"It hardly changed: validation went from {first} to {last}", False
+    if trend.is_worse:
         return f"It got worse: validation went from {first} to {last}", False
-    return f"It hardly changed: validation went from {first} to {last}", False
+    return f"It learned: validation went from {first} to {last}", True
 
 
 def _judge_answers(before: AnswerScore, after: AnswerScore) -> tuple[str, bool]:
@@ -182,8 +207,8 @@ def _judge_answers(before: AnswerScore, after: AnswerScore) -> tuple[str, bool]:
     )
 
 
-def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend:
-    """Describe a validation curve, whose points are in order of their steps."""
+def describe_trend(points: Sequence[Point], spec: MetricSpec, rows: int = 0) -> ValidationTrend:
+    """Describe a curve measured on validation rows, whose points are in order of their steps."""
     if not points:
         return ValidationTrend(shape="none", sentence="Nothing was measured on validation rows.")
     finite = [(step, value) for step, value in points if value is not None]
@@ -199,14 +224,16 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend
         return ValidationTrend(shape="single", sentence=sentence, first=first, last=last)
     sign = -1 if spec.better == "higher" else 1
     best_step, best = min(finite, key=lambda point: sign * point[1])
-    least = 1.0 if spec.starts_at_zero else 0.0
-    shape = _shape([sign * value for _step, value in finite], least)
+    least = 1.0 if spec.starts_at_zero or is_share(spec.key) else 0.0
+    grain = TELLING_ROWS / rows if rows and is_share(spec.key) else 0.0
+    shape = _shape([sign * value for _step, value in finite], least, grain)
     gain = _relative(sign * first, sign * last, least)
     ends = write_value(first, spec), write_value(last, spec)
     best_text = write_value(best, spec)
+    is_worse = shape != "chance" and gain <= -CHANGE
     return ValidationTrend(
         shape=shape,
-        sentence=_trend_sentence(shape, ends, (best_text, best_step), is_worse=gain <= -CHANGE),
+        sentence=_trend_sentence(shape, ends, (best_text, best_step), is_worse=is_worse),
         first=first,
         last=last,
         ends=ends,
@@ -214,6 +241,7 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec) -> ValidationTrend
         best_step=best_step,
         last_step=last_step,
         gain=gain,
+        rows=rows,
     )
 
 
@@ -223,17 +251,19 @@ def write_value(value: float, spec: MetricSpec) -> str:
     return "0" if is_rounding else format_value(value, spec.key)
 
 
-def _shape(values: Sequence[float], least: float) -> Shape:
-    """Classify a curve that is better the lower it is."""
+def _shape(values: Sequence[float], least: float, grain: float) -> Shape:
+    """Classify a curve that is better the lower it is; differences below `grain` say nothing."""
     first, last, best = values[0], values[-1], min(values)
     gain = _relative(first, last, least)
-    if best < first and _relative(last, best, least) > RISE:
+    if best < first and _relative(last, best, least) > max(RISE, grain):
         return "overfitting"
+    if CHANGE <= abs(gain) < grain:
+        return "chance"
     if gain <= -CHANGE:
         return "worse"
     if gain < CHANGE:
         return "unchanged"
-    return "falling" if _relative(values[-2], last, least) >= STILL_FALLING else "level"
+    return "falling" if _relative(values[-2], last, least) >= max(STILL_FALLING, grain) else "level"
 
 
 def _trend_sentence(
@@ -249,6 +279,7 @@ def _trend_sentence(
         "level": f"From {first} to {last}, then level: more steps would change little.",
         "overfitting": f"Best at step {step} with {value}, then worse: {last} at the end. "
         "From there on it memorised its training rows.",
+        "chance": f"From {first} to {last}: on so few rows, this may be chance.",
         "unchanged": f"From {first} to {last}: almost no change.",
         "worse": f"From {first} to {last}: worse than before training.",
     }[shape]

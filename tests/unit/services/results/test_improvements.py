@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from studio.methods.classify import EVAL_MACRO_F1
 from studio.metrics import EVAL_LOSS
 from studio.services.results import improvements, run_verdict
 from studio.services.results.run_verdict import RunVerdict
@@ -41,6 +42,27 @@ def suggest(
         one.title: one.change
         for one in improvements.suggest(recipe, told, rows=rows, alarms=alarms, wider=wider)
     }
+
+
+@pytest.mark.parametrize(
+    ("validated", "rows", "holds_out", "title", "change"),
+    [
+        (4, 86, True, "Validate on more rows", {"data": {"validation_share": 0.3}}),
+        (10, 390, True, "Validate on more rows", {"data": {"validation_share": 0.075}}),
+        (4, 86, False, "Add validation rows", {}),
+    ],
+)
+def test_few_validation_rows_come_first(
+    validated: int, rows: int, title: str, change: dict[str, Any], *, holds_out: bool
+) -> None:
+    trend = run_verdict.describe_trend([(0, 0.0), (1, 0.4)], EVAL_MACRO_F1, validated)
+    unclear = replace(verdict(), trend=trend)
+    found = improvements.suggest(
+        make_recipe(), unclear, rows=rows, alarms=0, wider="", holds_out=holds_out
+    )
+
+    assert (found[0].title, found[0].change) == (title, change)
+    assert str(validated) in found[0].reason
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from sqlmodel import Session
 
 from studio.db.tables import Sample
 from studio.methods import METHODS
+from studio.methods.classify import EVAL_MACRO_F1
 from studio.methods.kto import EVAL_MARGIN
 from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
 from studio.services.results import run_verdict
@@ -46,6 +47,7 @@ def test_curve_has_shape(values: tuple[float | None, ...], shape: str) -> None:
     [
         ("eval_preferred_share", 0.9343, "93.4 %"),
         ("eval_preferred_share", 1.0, "100 %"),
+        ("eval_macro_f1", 0.4444, "44.4 %"),
         ("eval_rating_margin", -1.6e-8, "0"),
         ("eval_rating_margin", 1.9192, "1.919"),
         ("eval_loss", 1.6e-8, "1.6e-08"),
@@ -97,6 +99,35 @@ def test_metric_that_starts_at_zero_has_absolute_changes(
 
     assert trend.shape == shape
     assert run_verdict.judge(NO_SCORE, NO_SCORE, trend)[1] == is_success
+
+
+@pytest.mark.parametrize(
+    ("values", "rows", "shape", "is_success"),
+    [
+        ((0.0, 0.44), 4, "chance", None),
+        ((0.44, 0.0), 4, "chance", None),
+        ((0.0, 0.44), 40, "falling", True),
+        ((0.0, 0.0), 4, "unchanged", False),
+        ((0.5, 0.9, 0.86), 25, "level", True),
+        ((0.5, 0.9, 0.86), 1000, "overfitting", True),
+        ((0.9, 0.5), 40, "worse", False),
+    ],
+)
+def test_share_of_few_rows_may_have_changed_by_chance(
+    values: tuple[float, ...], rows: int, shape: str, *, is_success: bool | None
+) -> None:
+    trend = run_verdict.describe_trend(list(enumerate(values)), EVAL_MACRO_F1, rows)
+    sentence, judged = run_verdict.judge(NO_SCORE, NO_SCORE, trend)
+
+    assert (trend.shape, judged) == (shape, is_success)
+    assert sentence.endswith(f"so few validation rows: {rows}") == (shape == "chance")
+
+
+def test_loss_of_few_rows_is_judged() -> None:
+    """How much a mean of many tokens varies is not known from the number of rows."""
+    trend = run_verdict.describe_trend([(0, 4.0), (1, 2.0)], EVAL_LOSS, 2)
+
+    assert trend.shape == "falling"
 
 
 def test_rising_accuracy_counts_as_gain() -> None:
