@@ -29,8 +29,10 @@ def format_percent(digits: str) -> str:
 
 
 def within_sentence(title: str) -> str:
-    """Return a title for use within a sentence."""
-    return title.lower() if locale.is_english() else title
+    """Return a title for use within a sentence: names such as LoRA stay as they are."""
+    first = title.partition(" ")[0]
+    is_word = locale.is_english() and first[1:].islower()
+    return title[:1].lower() + title[1:] if is_word else title
 
 
 def format_duration(parts: Sequence[tuple[str, str]]) -> str:
