@@ -1,6 +1,5 @@
 """Sweeps: the form that creates one, and the page with its trials and best settings."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from studio.errors import InvalidError
 from studio.methods import METHODS, AnyRecipe, direction
 from studio.recipe import search_space
 from studio.recipe.fields import FieldSpec, discriminators
-from studio.recipe.search_space import Range, Scalar, SearchSpace, value_text
+from studio.recipe.search_space import SearchSpace
 from studio.services import experiments, recent_ends
 from studio.services.estimates import run_progress
 from studio.services.studies import studies
@@ -26,9 +25,9 @@ from studio.web.forms.recipe_form import Fieldset, Input, fieldset
 from studio.web.http.deps import DB, MAX_FORM_FIELDS, ReadDB
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
-from studio.web.rendering.colours import run_hue
 from studio.web.rendering.render import block, page, redirect
 from studio.web.runs import seen_runs
+from studio.web.sweeps.sweep_plots import build_plots
 
 router = APIRouter(prefix="/sweeps", include_in_schema=False)
 
@@ -269,10 +268,6 @@ def _parse_integer(text: str, param: str) -> int:
 
 MAX_LISTED = 100
 
-WIDTH, HEIGHT = 320, 150
-MARGIN = 10
-"""Padding, so that no mark is cut off."""
-
 Source = Annotated[str, Query(alias="from", max_length=50)]
 
 
@@ -393,99 +388,3 @@ def _seconds_left(sweep: Sweep, all_trials: list[Trial]) -> float | None:
         sum(trial.run.status.is_final for trial in all_trials) + sweep.submitted - len(all_trials)
     )
     return (sweep.count - ended) * sum(durations) / len(durations) / sweep.parallel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    x: float
-    y: float
-    hue: int
-    kind: str
-    """best, pruned or done."""
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """One plot, `WIDTH` by `HEIGHT`."""
-
-    name: str
-    """Dotted name of the setting."""
-    marks: Sequence[Mark]
-    ticks: Sequence[str]
-    """Labels of the x axis, at equal distances."""
-    is_range: bool
-    """Whether the first and the last tick are at the ends of the axis."""
-    y_min: str
-    y_max: str
-    """The ends of the y axis."""
-
-
-def build_plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]:
-    """Plot each setting that varies; empty with fewer than two results."""
-    with_value = [trial for trial in made if trial.value is not None and trial.state != "failed"]
-    if len(with_value) < 2:  # noqa: PLR2004 -- one point shows nothing
-        return []
-    values = [trial.value for trial in with_value if trial.value is not None]
-    low, high = min(values), max(values)
-    plots = []
-    for name in sweep.space:
-        varied = [trial for trial in with_value if name in trial.settings]
-        places, ticks = _x_positions(sweep, name, [trial.settings[name] for trial in varied])
-        if len(ticks) < 2:  # noqa: PLR2004 -- it does not vary
-            continue
-        marks = [
-            Mark(
-                x=x,
-                y=_y_position(trial.value or 0, low, high),
-                hue=run_hue(trial.run.id),
-                kind=_mark_kind(trial, best),
-                title=_mark_title(trial),
-            )
-            for x, trial in zip(places, varied, strict=True)
-        ]
-        ends = {"y_min": formatting.number(low), "y_max": formatting.number(high)}
-        # Draw the best mark last, on top of the others.
-        marks.sort(key=lambda mark: mark.kind == "best")
-        is_range = isinstance(sweep.space[name], Range)
-        plots.append(Plot(name=name, marks=marks, ticks=ticks, is_range=is_range, **ends))
-    return plots
-
-
-def _x_positions(
-    sweep: Sweep, name: str, values: Sequence[Scalar]
-) -> tuple[list[float], list[str]]:
-    space = sweep.space[name]
-    width = WIDTH - 2 * MARGIN
-    if not isinstance(space, Range):
-        # Listed values get columns of equal width.
-        columns = {value_text(item): index for index, item in enumerate(space.values)}
-        column_width = width / len(columns)
-        column_x = {
-            word: round(MARGIN + (index + 0.5) * column_width, 1) for word, index in columns.items()
-        }
-        return [column_x[value_text(item)] for item in values], list(column_x)
-    scale = math.log if space.log else float
-    low, high = scale(space.low), scale(space.high)
-
-    def across(value: float) -> float:
-        return round(MARGIN + width * (scale(value) - low) / (high - low), 1)
-
-    middle = math.sqrt(space.low * space.high) if space.log else (space.low + space.high) / 2
-    ends = (space.low, space.rounded(middle), space.high)
-    places = [across(item) for item in values if isinstance(item, int | float)]
-    return places, [formatting.setting(item) for item in ends]
-
-
-def _y_position(value: float, low: float, high: float) -> float:
-    share = (value - low) / (high - low) if high > low else 0.5
-    return round(HEIGHT - MARGIN - share * (HEIGHT - 2 * MARGIN), 1)
-
-
-def _mark_kind(trial: Trial, best: Trial | None) -> str:
-    return "best" if best is not None and trial.number == best.number else trial.state
-
-
-def _mark_title(trial: Trial) -> str:
-    settings = ", ".join(f"{name}: {value_text(value)}" for name, value in trial.settings.items())
-    return f"Run {trial.run.id}: {formatting.number(trial.value)} ({settings})"
