@@ -1,10 +1,9 @@
 // Chart export: as a table, as CSV, and as a picture of what is shown, in light colours.
-import { colour } from "./chart_style.js";
+import { cell, dashes, element, escaped, ink, legendRow, saveCsv, savePng, saveSvg, text } from "./picture_files.js";
 import { phrase } from "../i18n/translations.js";
 import { place as written } from "../i18n/formatting.js";
 
 const ROWS = 50;
-const SCALE = 2;
 /** Space around the plot in a picture: for the title, the axes and a legend row. */
 const LEFT = 76;
 const RIGHT = 16;
@@ -26,42 +25,23 @@ export function csv(chart) {
   const shown = chart.series.map((one, k) => ({ ...one, k })).filter(({ key }) => !chart.hidden.has(key));
   const { told, shape } = chart;
   const cells = (i) => shown.map(({ k }) => told[k].mean[i] ?? "");
-  const lines = [
+  saveCsv(named(chart), [
     [chart.unit, ...shown.map(({ label }) => shape?.column(label) ?? label)],
     ...chart.curves.x.map((place, i) => [place, ...cells(i)]),
-  ];
-  save(chart, "csv", `data:text/csv;charset=utf-8,${encodeURIComponent(lines.map((line) => `${line.map(quoted).join(",")}\r\n`).join(""))}`);
+  ]);
 }
 
 export function svg(chart) {
-  save(chart, "svg", source(picture(chart)));
+  saveSvg(named(chart), picture(chart));
 }
 
-export async function png(chart) {
-  const image = new Image();
-  image.src = source(picture(chart));
-  await image.decode();
-  const canvas = document.createElement("canvas");
-  canvas.width = image.naturalWidth * SCALE;
-  canvas.height = image.naturalHeight * SCALE;
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  save(chart, "png", canvas.toDataURL("image/png"));
+export function png(chart) {
+  return savePng(named(chart), picture(chart));
 }
 
-/** A cell of CSV; text that a spreadsheet would run as a formula is made plain. */
-function quoted(value) {
-  if (typeof value === "number") return value;
-  const plain = /^[=+\-@]/.test(value) ? `'${value}` : value;
-  return /[",\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
-}
-
-function save(chart, kind, href) {
-  const name = (chart.host.dataset.key ?? chart.host.dataset.keys ?? "chart").split(",")[0].replaceAll("/", "-") + (chart.shape ? `-${chart.shape.name}` : "");
-  Object.assign(document.createElement("a"), { href, download: `${name}.${kind}` }).click();
-}
-
-function source(text) {
-  return `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+function named({ host, shape }) {
+  const name = (host.dataset.key ?? host.dataset.keys ?? "chart").split(",")[0].replaceAll("/", "-");
+  return shape ? `${name}-${shape.name}` : name;
 }
 
 /** Draw the chart as SVG, as it is on screen. */
@@ -77,7 +57,7 @@ function picture(chart) {
     ...axisLines(plot, width, height),
     `<g clip-path="url(#plot)" fill="none">${lines(chart).join("")}</g></g>`,
     ...titles(chart, width, height),
-    ...shown.map((one, i) => legendRow(one, TOP + height + BELOW + ROW * i)),
+    ...shown.map((one, i) => legendRow({ ...one, label: one.n > 1 ? phrase("{label} (mean of {n} runs)", one) : one.label }, LEFT, TOP + height + BELOW + ROW * i)),
   ];
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${whole[0]}" height="${whole[1]}" viewBox="0 0 ${whole.join(" ")}" font-family="sans-serif" font-size="11" fill="${ink("--ink")}">${body.join("")}</svg>`;
 }
@@ -117,28 +97,6 @@ function lines(chart) {
   });
 }
 
-function legendRow({ hue, dash, label, n }, y) {
-  const words = n > 1 ? phrase("{label} (mean of {n} runs)", { label, n }) : label;
-  const pattern = [[], [6, 3], [2, 2], [8, 3, 2, 3]][dash];
-  return `<path d="M${LEFT} ${y + 6}h20" stroke="${ink(`--series-${hue}`)}" stroke-width="2.5"${dashes(pattern)}/>${text(LEFT + 26, y + 10, words, "start")}`;
-}
-
-function dashes(pattern) {
-  return pattern?.length ? ` stroke-dasharray="${pattern.join(" ")}"` : "";
-}
-
-function text(x, y, words, anchor, more = "") {
-  return `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" text-anchor="${anchor}" ${more}>${escaped(String(words))}</text>`;
-}
-
-function escaped(words) {
-  return words.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
-}
-
-function ink(name) {
-  return colour(name, "light");
-}
-
 function grid(chart) {
   const { x } = chart.curves;
   const shown = chart.series.filter(({ key }) => !chart.hidden.has(key));
@@ -168,14 +126,4 @@ function grid(chart) {
 
 function told(chart, one, i) {
   return one.non_finite.includes(chart.curves.x[i]) ? phrase("not finite") : chart.write(one.mean[i]);
-}
-
-function cell(tag, words, scope, className = "") {
-  return element(tag, words, { className, ...(scope && { scope }) });
-}
-
-function element(tag, words = "", given = {}) {
-  const made = Object.assign(document.createElement(tag), given);
-  if (words !== "") made.textContent = words;
-  return made;
 }
