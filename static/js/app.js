@@ -100,6 +100,13 @@ async function copy(event) {
   }
 }
 
+/** Let a drawing's script, loaded with the first use of one, answer pointer and keys. */
+async function useDrawing(event) {
+  if (!event.target.closest?.("[data-drawing]")) return;
+  const { handle } = await import("./charts/drawing.js");
+  handle(event);
+}
+
 /** Keep the URL of a rejected form: the URL it was posted to is not a page. */
 function stayOnRefusal(event) {
   if (event.detail.response?.status >= 400) event.preventDefault();
@@ -113,6 +120,7 @@ document.addEventListener("studio-back", boot);
 document.addEventListener("click", toggleTheme);
 document.addEventListener("click", repair);
 document.addEventListener("click", copy);
+for (const name of ["click", "dblclick", "pointerdown", "keydown"]) document.addEventListener(name, useDrawing);
 document.addEventListener("htmx:before:history:update", stayOnRefusal);
 document.addEventListener("change", submitAtOnce);
 document.addEventListener("htmx:after:swap", (event) => {

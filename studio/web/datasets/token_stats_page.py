@@ -26,6 +26,7 @@ from studio.services.datasets.versions import Part, RowQuery
 from studio.settings import Settings
 from studio.web.forms import choices
 from studio.web.http.deps import DB, Config, PostedForm
+from studio.web.i18n import formatting
 from studio.web.rendering.render import block, page, redirect, wants_fragment
 
 router = APIRouter(prefix="/datasets/{dataset_id}/stats", include_in_schema=False)
@@ -179,6 +180,17 @@ class PartView:
     def max_rows(self) -> int:
         """Rows in the tallest bar."""
         return max((bar.rows for bar in self.bars), default=0)
+
+    @property
+    def edges(self) -> list[str]:
+        """Labels of the edges between bars: where each begins, and where the last one ends."""
+        ends = [bar.first for bar in self.bars] + [bar.last for bar in self.bars[-1:]]
+        return [formatting.number(length) for length in ends]
+
+    @property
+    def cells(self) -> list[list[int]]:
+        """The bars as a table: shortest and longest in tokens, rows, and how many are truncated."""
+        return [[bar.first, bar.last, bar.rows, bar.cut] for bar in self.bars]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

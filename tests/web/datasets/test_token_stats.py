@@ -112,6 +112,18 @@ def test_histogram_is_also_shown_as_table(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("known")
+def test_histogram_has_its_values_for_files_and_zoom(client: TestClient) -> None:
+    page = parse_page(client.get(PAGE, params=ASKED | {"max_length": "42"}).text)
+    plot = page.one("div", **{"data-drawing": "row-lengths-train"})
+
+    assert json.loads(plot.attributes["data-cells"] or "") == [
+        ["Shortest", "Longest", "Rows", "Truncated"],
+        [41, 48, 40, 30],
+    ]
+    assert json.loads(plot.attributes["data-edges"] or "") == ["41", "48"]
+
+
+@pytest.mark.usefixtures("known")
 def test_api_returns_all_statistics(client: TestClient) -> None:
     stats = told(client, max_length=42)
     part = stats["train"]
