@@ -100,3 +100,19 @@ def test_drawing_has_a_name_or_text_beside(name: str) -> None:
     assert all(
         "aria-label=" in tag or 'aria-hidden="true"' in tag for tag in drawings(TEMPLATES[name])
     )
+
+
+DRAWN_ON_AXES = [
+    "datasets/_length_histogram.html",
+    "runs/_magnitudes.html",
+    "studies/_report.html",
+    "sweeps/_sweep.html",
+]
+"""Drawings with an axis; the others are bars and lines beside the number that they show."""
+
+
+@pytest.mark.parametrize("name", DRAWN_ON_AXES)
+def test_drawing_on_axes_can_be_zoomed_and_exported(name: str) -> None:
+    assert "{% call drawing(" in TEMPLATES[name]
+    assert "data-width=" in TEMPLATES[name]
+    assert "data-tick" in TEMPLATES[name]

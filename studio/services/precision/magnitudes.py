@@ -71,11 +71,34 @@ class Magnitudes:
         """Return five powers of two at equal distances, from one end of an axis to the other."""
         return [round(low + (high - low) * place / 4) for place in range(5)]
 
+    def cells(self, low: int, high: int, *quantities: Quantity) -> list[list[float | None]]:
+        """Return a row for each power of two from `low` to below `high`.
+
+        After the power, each quantity has its share of numbers there now, and at first; None where
+        it was not measured.
+        """
+        shown = [
+            event.histograms.get(quantity)
+            for quantity in quantities
+            for event in (self.latest, self.first)
+        ]
+        return [
+            [power, *(_share_at(histogram, power) for histogram in shown)]
+            for power in range(low, high)
+        ]
+
     def summary(self, quantity: Quantity) -> str:
         """Describe a histogram for readers who cannot see it."""
         histogram = self.latest.histograms[quantity]
         last = histogram.lowest + len(histogram.shares)
         return f"Your {quantity} are between 2^{histogram.lowest} and 2^{last}."
+
+
+def _share_at(histogram: MagnitudeHistogram | None, power: int) -> float | None:
+    if histogram is None:
+        return None
+    place = power - histogram.lowest
+    return histogram.shares[place] if 0 <= place < len(histogram.shares) else 0.0
 
 
 def read_magnitudes(log: EventLog) -> Magnitudes | None:

@@ -23,6 +23,8 @@ from studio.services.studies.study_statistics import MIN_SEEDS, REFERENCE, Preci
 
 IncidentKind = Literal["alarm", "skipped", "broken"]
 
+_MAX_COLUMNS = 200
+"""Most columns of a timeline's axis."""
 _MAX_SPELLS = 100
 """Most intervals of one kind in a run; closer steps are joined."""
 
@@ -47,6 +49,16 @@ class Timeline:
     """Steps of the longest run, as far as known."""
     incidents: list[Incident]
     """Sorted by step."""
+
+    @property
+    def edges(self) -> list[int]:
+        """Steps at the edges of equal columns, for an axis; empty with fewer than two steps."""
+        columns = min(self.steps, _MAX_COLUMNS)
+        if columns < 2:  # noqa: PLR2004 -- nothing to look at more closely
+            return []
+        return [
+            min(self.steps, 1 + column * self.steps // columns) for column in range(columns + 1)
+        ]
 
 
 def build_timeline(db: Session, study_runs: Sequence[Run]) -> Timeline:

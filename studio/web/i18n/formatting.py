@@ -231,6 +231,10 @@ def superscript(number: int) -> str:
     return str(number).translate(_SUPERSCRIPTS)
 
 
+def power_of_two(power: int) -> str:
+    return f"2{superscript(power)}"
+
+
 def size(value: float) -> str:
     """Format a number of bytes in the most readable unit."""
     for unit in ("B", "KB", "MB", "GB"):
@@ -336,6 +340,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "change": change,
     "magnitude": magnitude,
     "superscript": superscript,
+    "power_of_two": power_of_two,
     "setting": setting,
     "prose": prose,
     "inside": number_i18n.within_sentence,

@@ -1,5 +1,6 @@
 """Sweeps: the form, what it foresees, the page, and all of it by REST."""
 
+import json
 from typing import Any
 
 import pytest
@@ -164,7 +165,7 @@ def test_page_marks_best_run_and_offers_its_settings(swept: Node) -> None:
 
     assert best == ["Run 2 ★ best"]
     assert swept.one("section", **{"aria-labelledby": "best-title"}).text == (
-        "Best run Validation loss 1 in run 2 , with learning rate 0.0001 , lora rank 8 ."
+        "Best run Validation loss 1 in run 2 , with learning rate 0.0001 , LoRA rank 8 ."
         " Use these settings"
     )
     assert "4 of 4 runs ended" in swept.text
@@ -177,7 +178,33 @@ def test_page_plots_metric_against_each_setting(swept: Node) -> None:
         "Validation loss (nats/token) over Learning rate: 4 runs, from 1 to 4",
         "Validation loss (nats/token) over LoRA rank: 4 runs, from 1 to 4",
     ]
-    assert [len(one.all("circle")) for one in drawn] == [4, 4]
+    assert [len(one.all("ellipse")) for one in drawn] == [4, 4]
+
+
+def test_plot_has_its_values_for_table_and_file(swept: Node) -> None:
+    plot = swept.one("div", **{"data-drawing": "adapter.r"})
+
+    assert json.loads(plot.attributes["data-cells"] or "") == [
+        ["Run", "LoRA rank", "Validation loss (nats/token)"],
+        *(["#1", 4, 3.0], ["#2", 8, 1.0], ["#3", 4, 2.0], ["#4", 8, 4.0]),
+    ]
+    assert "data-edges" not in plot.attributes
+
+
+def test_plot_over_range_is_zoomed_along_its_values(client: TestClient, engine: Engine) -> None:
+    space = {RATE: {"low": 1e-4, "high": 1e-2, "log": True}}
+    new = NEW | {"space": space, "strategy": "random", "count": 4}
+    client.post("/api/v1/sweeps", json=new).raise_for_status()
+    for loss in (3.0, 1.0):
+        with unit_of_work(engine) as db:
+            sweeps.advance(db, 1)
+            end(db, sweeps.list_runs(db, 1)[-1], loss)
+
+    plot = parse_page(client.get("/sweeps/1").text).one("div", **{"data-drawing": RATE})
+    edges = [float(edge) for edge in json.loads(plot.attributes["data-edges"] or "")]
+    assert edges == sorted(edges)
+    assert (len(edges), edges[16]) == (33, 1e-3)
+    assert (edges[0] < 1e-4, edges[-1] > 1e-2) == (True, True)
 
 
 def test_new_sweep_reports_no_runs_yet(client: TestClient) -> None:

@@ -1,5 +1,7 @@
 """The numerics of a run show where its numbers fall on each format."""
 
+import json
+
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
@@ -35,3 +37,32 @@ def test_histograms_are_drawn_with_findings(
     strip = page.one("svg", class_="powers")
     assert strip.attributes["aria-label"] == "Your gradients are between 2^-30 and 2^-27."
     assert len(strip.all("rect")) == 3
+
+
+def test_histograms_have_their_values_for_tables_and_files(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "a run")
+    folder = RunDir(settings.runs / "1")
+    folder.root.mkdir(parents=True, exist_ok=True)
+    first = MagnitudeHistogram(zero=0, nonfinite=0, lowest=-30, shares=[0.25, 0, 0.75])
+    latest = MagnitudeHistogram(zero=0, nonfinite=0, lowest=-29, shares=[1])
+    told = {"gradients": first}, {"gradients": latest, "weights": latest}
+    for step, histograms in enumerate(told, start=1):
+        folder.events.append(MagnitudesMeasured(step=step, histograms=histograms))
+
+    page = parse_page(client.get("/runs/1/numerics").text)
+    plot = page.one("div", **{"data-drawing": "magnitudes"})
+    heads, *rows = json.loads(plot.attributes["data-cells"] or "")
+    edges = json.loads(plot.attributes["data-edges"] or "")
+
+    assert heads == [
+        "Power of two",
+        *("Weights", "Weights at step 1", "Gradients", "Gradients at step 1"),
+    ]
+    assert [row for row in rows if row[0] in (-30, -29)] == [
+        [-30, 0, None, 0, 0.25],
+        [-29, 1, None, 1, 0],
+    ]
+    assert (len(edges), edges[rows.index([-29, 1, None, 1, 0])]) == (len(rows) + 1, "2⁻²⁹")

@@ -50,3 +50,12 @@ def test_consecutive_broken_losses_form_one_incident(db: Session) -> None:
     run = told(db, *(metrics_event(step, loss=loss) for step, loss in broken.items()))
 
     assert incidents_of(db, run) == [("broken", 2, 4, 3), ("broken", 8, 8, 1)]
+
+
+def test_timeline_axis_has_an_edge_for_each_step_or_many() -> None:
+    def edges(steps: int) -> list[int]:
+        return study_reports.Timeline(steps=steps, incidents=[]).edges
+
+    assert edges(1) == []
+    assert edges(3) == [1, 2, 3, 3]
+    assert (len(edges(1000)), edges(1000)[:2], edges(1000)[-1]) == (201, [1, 6], 1000)
