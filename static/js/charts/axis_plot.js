@@ -21,11 +21,31 @@ export class Relation {
   start() {
     if (this.axes.length < 2) this.host.textContent = phrase("These runs differ too little to plot.");
     else this.draw();
+    this.#offer(this.axes.length >= 2);
     if (this.brushes.size) this.apply();
   }
 
   dispose() {
     this.host.replaceChildren();
+    this.#offer(false);
+  }
+
+  /** Tell the menu what to save: the values on some axes, and whose lines they are. */
+  tell(axes) {
+    const values = this.runs.map((run, place) => [`${this.lineOf(run).label} #${run}`, ...axes.map((axis) => axis.values[place])]);
+    this.section.dataset.cells = JSON.stringify([[phrase("Run"), ...axes.map(({ label }) => label)], ...values]);
+    this.section.dataset.legend = JSON.stringify(this.page.lines);
+    this.#closeTable();
+  }
+
+  #offer(isDrawn) {
+    this.section.querySelector("[data-relation-tools]").hidden = !isDrawn;
+    this.#closeTable();
+  }
+
+  #closeTable() {
+    this.section.querySelector(".as-table").hidden = true;
+    this.section.querySelector("[data-save=table]").setAttribute("aria-pressed", "false");
   }
 
   /** The axes named in the URL, or else the first ones. */

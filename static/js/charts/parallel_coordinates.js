@@ -12,6 +12,7 @@ const DASHES = ["none", "6 3", "2 2", "8 3 2 3"];
 export default class Parallel extends Relation {
   draw() {
     const axes = this.chosen(MOST);
+    this.tell(axes);
     this.width = Math.max(this.host.clientWidth, axes.length * 110);
     const svg = shape("svg", {
       class: "relation",
@@ -27,6 +28,7 @@ export default class Parallel extends Relation {
     svg.append(...this.places.map((one) => this.#axis(one)));
     const scroller = document.createElement("div");
     scroller.className = "scroller relation-box";
+    scroller.dataset.picture = "";
     scroller.append(svg);
     this.host.replaceChildren(scroller, this.#choice(axes));
   }

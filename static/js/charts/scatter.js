@@ -15,6 +15,7 @@ export default class Scatter extends Relation {
     this.across = first ?? this.axes[0];
     this.up = second ?? this.axes.find(({ key }) => /loss/.test(key)) ?? this.axes.at(-1);
     this.width = Math.max(300, Math.min(760, this.host.clientWidth));
+    this.tell([this.across, this.up]);
     const svg = shape("svg", {
       class: "relation",
       viewBox: `0 0 ${this.width} ${HEIGHT}`,
@@ -27,7 +28,10 @@ export default class Scatter extends Relation {
     svg.append(...this.#axes(), this.box, ...this.runs.map((run, i) => this.#mark(run, i)));
     this.#drag(svg);
     this.ends = new Map();
-    this.host.replaceChildren(this.#choice(), svg);
+    const frame = document.createElement("div");
+    frame.dataset.picture = "";
+    frame.append(svg);
+    this.host.replaceChildren(this.#choice(), frame);
     this.#show();
   }
 

@@ -381,6 +381,25 @@ def test_chart_can_be_shown_as_table_and_saved(laid_out: Page) -> None:
     assert kept["CSV"].decode().splitlines()[:2] == ["step,bfloat16,float32,float16", "1,2,3,4"]
 
 
+@pytest.mark.parametrize("plot", ["Scatter", "Parallel coordinates"])
+def test_settings_vs_results_are_saved(laid_out: Page, plot: str) -> None:
+    part = laid_out.locator("[data-drawing=settings-and-results]")
+    menu = part.locator(".chart-menu")
+    expect(menu).to_be_hidden()
+    part.get_by_role("button", name=plot).click()
+    files = {}
+    for kind in ("CSV", "SVG"):
+        menu.locator("summary").click()
+        with laid_out.expect_download() as kept:
+            menu.get_by_role("button", name=f"Save as {kind}").click()
+        files[kind] = Path(kept.value.path()).read_text(encoding="utf-8")
+
+    heads, *rows = files["CSV"].splitlines()
+    assert heads.startswith("Run,precision,")
+    assert rows[0].startswith("bfloat16 #1,bf16,")
+    assert [files["SVG"].count(f">{name}</text>") for name in ("bfloat16", "float16")] == [1, 1]
+
+
 def test_overlapping_curves_lead_to_their_differences(laid_out: Page) -> None:
     card = laid_out.locator("[data-chart=loss]")
     card.get_by_role("button", name="Curves overlap: show the difference").click()
