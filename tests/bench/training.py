@@ -27,6 +27,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.starter import samples
 from tests.bench.measurement import Measurement
+from tests.support import sample_rows
 
 Mode = Literal["fp32", "bf16", "fp16"]
 
@@ -94,13 +95,10 @@ def _write_material(place: Path) -> None:
     (place / "model").mkdir()
     starter.write_model(place / "model")
     for method, sample in SAMPLES_OF.items():
-        samples.write(sample, place / sample)
-        with (place / sample).open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-        ours = [ROWS_OF[sample](row) for row in rows]
+        ours = sample_rows.imported(sample)
         _write_rows(_ours_rows(place, method), ours)
         _write_rows(_validation_rows(place, method), ours[:VALIDATION_ROWS])
-        _write_rows(_bare_rows(place, method), map(_as_conversation, rows))
+        _write_rows(_bare_rows(place, method), map(_as_conversation, sample_rows.read(sample)))
 
 
 SAMPLES_OF: dict[str, samples.SampleName] = {
@@ -127,32 +125,12 @@ def _write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def _said(role: str, text: str) -> list[dict[str, str]]:
-    return [{"role": role, "content": text}]
-
-
-def _comparison(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "messages": _said("user", row["prompt"]),
-        "chosen": _said("assistant", row["chosen"]),
-        "rejected": _said("assistant", row["rejected"]),
-    }
-
-
-def _rating(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "messages": [*_said("user", row["prompt"]), *_said("assistant", row["completion"])],
-        "label": row["label"],
-    }
-
-
-ROWS_OF = {"comparisons": _comparison, "ratings": _rating}
-
-
 def _as_conversation(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose prompt and answers are messages."""
     roles = {"prompt": "user"} | dict.fromkeys(("chosen", "rejected", "completion"), "assistant")
-    return {key: _said(roles[key], row[key]) if key in roles else row[key] for key in row}
+    return {
+        key: sample_rows.said(roles[key], row[key]) if key in roles else row[key] for key in row
+    }
 
 
 def _compare(place: Path, cell: Cell) -> list[Measurement]:
