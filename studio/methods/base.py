@@ -21,6 +21,8 @@ class Preset:
     values: Mapping[str, Any] = field(default_factory=dict)
     is_study: bool = False
     """Whether the recipe runs in several precisions, which the user selects next."""
+    is_for_starter: bool = False
+    """Whether its learning rate suits the starter model only: it is far too high for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +82,29 @@ def lora_preset(**values: Any) -> Preset:  # noqa: ANN401 -- settings of a recip
     )
 
 
-def quick_preset(learning_rate: float, **values: Any) -> Preset:  # noqa: ANN401 -- settings of a recipe
+def quick_preset(
+    learning_rate: float,
+    *,
+    epochs: float = 3.0,
+    validation_share: float = 0.05,
+    **values: Any,  # noqa: ANN401 -- settings of a recipe
+) -> Preset:
     """Return the preset that shows in about a minute what a method does, on the starter model."""
     return Preset(
         name="quick",
         title="Quick start",
-        summary="The starter model on a dataset that fits, as many steps as fit into a minute.",
+        summary="The starter model, as many steps as fit into a minute.",
+        is_for_starter=True,
         values={
             "base_model": "starter",
             **values,
             "optimisation": {
-                "num_train_epochs": 3.0,
+                "num_train_epochs": epochs,
                 "max_minutes": 1.0,
                 "per_device_train_batch_size": 16,
                 "learning_rate": learning_rate,
             },
-            "data": {"max_length": 256},
+            "data": {"max_length": 256, "validation_share": validation_share},
             "evaluation": {"eval_steps": 0.25, "per_device_eval_batch_size": 64},
         },
     )

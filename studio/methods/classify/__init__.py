@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt, Lt
 
 from studio.intake.quality.answer_facts import label_problem
-from studio.methods.base import Method, full_preset, lora_preset
+from studio.methods.base import Method, full_preset, lora_preset, quick_preset
 from studio.methods.heads import HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
@@ -118,5 +118,9 @@ METHOD = Method(
         "what comes before is what the model reads."
     },
     answer_problem=label_problem,
-    presets=(lora_preset(), full_preset(2e-5)),
+    presets=(
+        quick_preset(1e-3, epochs=20.0, validation_share=0.2),
+        lora_preset(),
+        full_preset(2e-5),
+    ),
 )

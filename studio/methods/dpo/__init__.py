@@ -277,9 +277,9 @@ METHOD = Method(
         "between them are not used."
     },
     presets=(
+        quick_preset(3e-3, preference=_KEEPS_ANSWERS),
         lora_preset(),
         full_preset(5e-7),
-        quick_preset(3e-3, preference=_KEEPS_ANSWERS),
     ),
     keeps_answers={"preference": _KEEPS_ANSWERS},
     sequences_per_row=2,

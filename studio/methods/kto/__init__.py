@@ -150,6 +150,6 @@ METHOD = Method(
         "preference": "Which answers belong together is not used: DPO compares them directly.",
         "ranked": "Only the best and the worst answer of each row are read.",
     },
-    presets=(lora_preset(), full_preset(5e-7), quick_preset(1e-3)),
+    presets=(quick_preset(1e-3), lora_preset(), full_preset(5e-7)),
     examples_per_row={"preference": 2},
 )

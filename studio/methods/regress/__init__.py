@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from studio.intake.quality.answer_facts import number_problem
-from studio.methods.base import Method, full_preset, lora_preset
+from studio.methods.base import Method, full_preset, lora_preset, quick_preset
 from studio.methods.heads import HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
@@ -106,5 +106,9 @@ METHOD = Method(
         "what comes before is what the model reads."
     },
     answer_problem=number_problem,
-    presets=(lora_preset(), full_preset(2e-5)),
+    presets=(
+        quick_preset(3e-4, epochs=20.0, validation_share=0.2, adapter={"kind": "full"}),
+        lora_preset(),
+        full_preset(2e-5),
+    ),
 )

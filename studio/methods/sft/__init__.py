@@ -73,7 +73,8 @@ METHOD = Method(
         Preset(
             name="quick",
             title="Quick start",
-            summary="The starter model on the starter dataset, as many steps as fit into a minute.",
+            summary="The starter model, as many steps as fit into a minute.",
+            is_for_starter=True,
             values={
                 "base_model": "starter",
                 "dataset": "starter",

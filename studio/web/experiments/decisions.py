@@ -94,6 +94,15 @@ class Decisions:
         is_refused = model_compatibility.untrainable_reason(kind, family, fitting[:1])
         return None if is_refused else fitting[0]
 
+    @property
+    def better_preset(self) -> Preset | None:
+        """The preset for the chosen model, if the form's own is for the starter model only."""
+        is_starter = self.model.listed is not None and self.model.listed.kind == "starter"
+        if self.preset is None or not self.preset.is_for_starter or is_starter:
+            return None
+        others = (one for one in self.method.presets if not (one.is_for_starter or one.is_study))
+        return next(others, None) if self.model.name else None
+
 
 @dataclass(frozen=True, slots=True)
 class TunedPart:

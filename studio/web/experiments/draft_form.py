@@ -213,7 +213,7 @@ def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> Experiment
 
     An adapter that continues from a run belongs to the model.
     """
-    fresh = draft_from_preset(db, get_method(name), "")
+    fresh = draft_from_preset(db, get_method(name), draft.preset)
     chosen = {key: value for key, value in _required_choices(draft).items() if value}
     if not choices.is_trainable(db, str(chosen.get("base_model", "")), fresh.method):
         chosen.pop("base_model", None)

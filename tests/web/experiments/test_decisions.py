@@ -255,6 +255,32 @@ def test_no_goal_is_offered_that_refuses_the_model(client: TestClient, tmp_path:
     assert "Made for this data" not in page_at(client, f"{query}{folder}").text
 
 
+def test_quick_start_of_another_model_offers_its_preset(client: TestClient, tmp_path: Path) -> None:
+    """The starter model learns at rates that spoil others."""
+    weights = {"a": ("F32", [0.5] * 4)}
+    folder = safetensors_folders.write(tmp_path / "llama", weights, model_type="llama")
+    sent = filled(client, "?method=sft&preset=quick")
+    before = parse_page(client.post("/new/advice", data=sent).text)
+    after = parse_page(client.post("/new/advice", data=sent | {"base_model": str(folder)}).text)
+    chosen = sent | {"base_model": str(folder), "do": "preset:lora"}
+    page = parse_page(client.post("/new/draft", data=chosen).text)
+
+    assert partial(before, "#goal-fit").all("button") == []
+    assert [one.text for one in partial(after, "#goal-fit").all("button")] == ["Balanced LoRA"]
+    assert field_value(page.one(id="form"), "base_model") == str(folder)
+    assert float(field_value(page.one(id="form"), "optimisation.learning_rate")) <= 2e-4
+    assert page.one(id="goal-fit").all("button") == []
+
+
+def test_other_goal_keeps_the_preset(client: TestClient) -> None:
+    files = {"file": ("things.csv", io.BytesIO(b"text,label\n" + b"a,b\nc,d\n" * 9), "text/csv")}
+    client.post("/api/v1/datasets", files=files)
+    sent = filled(client, "?method=sft&preset=quick&dataset=things")
+    page = parse_page(client.post("/new/draft", data=sent | {"do": "method:classify"}).text)
+
+    assert field_value(page.one(id="form"), "preset") == "quick"
+
+
 def test_short_words_do_not_ask_the_hub(client: TestClient) -> None:
     page = parse_page(client.get("/new/hub?q=q", headers=HTMX).text)
 
