@@ -72,7 +72,8 @@ function repair(event) {
   button.closest("dialog")?.close();
   let last = null;
   for (const [name, value] of Object.entries(JSON.parse(button.dataset.repair))) {
-    for (const field of form.querySelectorAll(`[name="${CSS.escape(name)}"]:not([type=hidden])`)) {
+    const setting = CSS.escape(name); // Several variants may have it, each in a field of its own.
+    for (const field of form.querySelectorAll(`[name="${setting}"]:not([type=hidden]), [data-setting="${setting}"]`)) {
       if (field.type === "radio") field.checked = field.value === value;
       else if (field.type === "checkbox") field.checked = value === "true";
       else field.value = value;

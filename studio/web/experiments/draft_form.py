@@ -154,12 +154,18 @@ def draft_from_source(db: Session, source: str, method_name: str = "") -> Experi
 
 
 def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentDraft:
-    """Set values of a draft by their dotted names; unknown names are ignored."""
+    """Set values of a draft by their dotted names or posted ones; unknown names are ignored."""
     form = fieldset(draft.method.recipe, draft.values)
-    names = {item.name for item in form.all_inputs()}
+    names = {name for item in form.all_inputs() for name in (item.name, item.field)}
     names |= {f"{item.name}.kind" for item in form.all_sections() if item.variants}
-    changes = nest((name, value) for name, value in flat.items() if name in names)
-    return replace(draft, values=merge(draft.values, changes))
+    known = {name: value for name, value in flat.items() if name in names}
+    # A setting that several variants have is set in all of them.
+    copies = {
+        item.posted: known[item.name]
+        for item in form.all_inputs()
+        if item.posted and item.name in known
+    }
+    return replace(draft, values=merge(draft.values, nest((copies | known).items())))
 
 
 def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
@@ -220,7 +226,7 @@ def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> Experiment
     if chosen.get("dataset") not in choices.fitting_datasets(db, fresh.method):
         chosen.pop("dataset", None)
     kept = replace(fresh, notes=draft.notes, view=draft.view)
-    adapter = nested_values(draft.values, "adapter")
+    adapter = nested_values(parse_posted(draft.method.recipe, draft.values), "adapter")
     if adapter.get("continue_from"):
         chosen["adapter"] = adapter
     return replace(kept, values={**fresh.values, **chosen})
@@ -258,7 +264,7 @@ def _reset_values(draft: ExperimentDraft, name: str) -> ExperimentDraft:
     form = fieldset(draft.method.recipe, draft.values, base=draft.initial_values)
     return apply_values(
         draft,
-        {control.name: control.initial for control in form.all_inputs() if control.name == name},
+        {control.field: control.initial for control in form.all_inputs() if control.field == name},
     )
 
 
@@ -316,7 +322,7 @@ class SubmissionSummary:
     """What it started from, in words."""
     changes: list[Change]
     revert_values: str
-    """The fields that revert all changes, by their dotted names, as JSON."""
+    """The fields that revert all changes, by their names, as JSON."""
     problems: list[FormProblem]
     button_label: str
     """The label of the Start button: it names what is missing, if anything."""
@@ -382,7 +388,7 @@ def _decision_problems(db: Session, draft: ExperimentDraft) -> dict[str, str]:
 def list_problems(form: Fieldset, problems: Mapping[str, str]) -> list[FormProblem]:
     """Return each problem with its field's id and label, in the order of the form."""
     places = {"paste": ("paste", "Pasted recipe"), "name": ("name", "Name")}
-    places |= {control.name: (control.id, control.knob.label) for control in form.all_inputs()}
+    places |= {control.name: (control.id, control.knob.label) for control in form.active_inputs()}
     order = [*places, *(name for name in problems if name not in places)]
     names = [name for name in order if name in problems]
     return [FormProblem(*places.get(name, ("", "")), problems[name]) for name in names]

@@ -14,12 +14,14 @@ class Change:
 
     name: str
     """Dotted name of the setting."""
+    field: str
+    """The name of its field."""
     id: str
     label: str
     old_text: str
     new_text: str
     values: str
-    """The fields that revert it, by their dotted names, as JSON."""
+    """The fields that revert it, by their names, as JSON."""
 
 
 def form_changes(form: Fieldset) -> list[Change]:
@@ -44,16 +46,18 @@ def _iter_changes(form: Fieldset) -> Iterator[Change]:
         if item.is_changed:
             yield Change(
                 name=item.name,
+                field=item.field,
                 id=item.id,
                 label=item.knob.label,
                 old_text=item.display_text(item.initial),
                 new_text=item.display_text(item.value),
-                values=json.dumps({item.name: item.initial}),
+                values=json.dumps({item.field: item.initial}),
             )
     if form.variant != form.initial_variant:
         titles = {item.variant: item.title for item in form.variants}
         yield Change(
             name=f"{form.name}.kind",
+            field=f"{form.name}.kind",
             id=f"{form.name}-kind".replace(".", "-"),
             label=form.title,
             old_text=titles[form.initial_variant],

@@ -4,8 +4,9 @@ No setting is named here. The control of a field follows from its type: a union 
 discriminated by a field such as `kind`, becomes variants of which one is chosen.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, Literal, get_args
 
@@ -32,6 +33,9 @@ class Input:
     """One form control."""
 
     name: str
+    """The dotted name of the setting."""
+    posted: str = ""
+    """The name it is posted by, if several variants have the setting: `adapter.oft.base_dtype`."""
     widget: Widget
     knob: FieldSpec
     help: str
@@ -45,8 +49,18 @@ class Input:
     choices: tuple[str, ...] = ()
 
     @property
+    def field(self) -> str:
+        """The name of its control: no two have the same."""
+        return self.posted or self.name
+
+    @property
     def id(self) -> str:
-        return self.name.replace(".", "-")
+        return self.field.replace(".", "-")
+
+    @property
+    def leaf(self) -> str:
+        """The name of the setting in its section."""
+        return self.name.rpartition(".")[2]
 
     @property
     def is_changed(self) -> bool:
@@ -172,7 +186,8 @@ def _has_settings(info: FieldInfo) -> bool:
 def parse_posted(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a posted form.
 
-    An empty optional field becomes None; fields of variants that are not chosen are dropped.
+    An empty optional field becomes None; fields of variants that are not chosen are dropped. A
+    setting that several variants have is posted once for each, in a group with the variant's name.
     """
     return {
         name: _parse_value(section.model_fields.get(name), value) for name, value in posted.items()
@@ -198,11 +213,11 @@ def _parse_value(info: FieldInfo | None, value: object) -> object:
         return value
     chosen = _chosen_variant(sections, info, value)
     all_names = {name for section in sections for name in section.model_fields}
-    foreign_names = all_names - chosen.model_fields.keys()
-    return parse_posted(
-        chosen,
-        {name: posted_value for name, posted_value in value.items() if name not in foreign_names},
-    )
+    groups = {_variant_name(section, info) for section in sections} if info.discriminator else set()
+    foreign_names = (all_names | groups) - chosen.model_fields.keys()
+    common = {name: text for name, text in value.items() if name not in foreign_names}
+    own = nested_values(value, _variant_name(chosen, info))
+    return parse_posted(chosen, {**common, **own})
 
 
 def _subsection(info: FieldInfo, intro: str, state: _FormState, prefix: str) -> Fieldset:
@@ -220,12 +235,21 @@ def _subsection(info: FieldInfo, intro: str, state: _FormState, prefix: str) -> 
 
 
 def _variant(section: type[BaseModel], info: FieldInfo, state: _FormState, prefix: str) -> Fieldset:
-    kind = _variant_name(section, info)
+    kind, sections = _variant_name(section, info), section_types(info.annotation)
+    is_chosen = _chosen_variant(sections, info, state.values) is section
+    typed = {**state.values, **nested_values(state.values, kind)}
+    own_state = _FormState(
+        values=typed, initial=state.initial, problems=state.problems if is_chosen else {}
+    )
+    counts = Counter(name for one in sections for name in one.model_fields)
     return Fieldset(
         name=prefix.rstrip("."),
         title=section.model_config.get("title") or title_from_name(kind),
         intro=section_intro(section),
-        inputs=tuple(_inputs(section, state, prefix)),
+        inputs=tuple(
+            replace(item, posted=f"{prefix}{kind}.{item.leaf}") if counts[item.leaf] > 1 else item
+            for item in _inputs(section, own_state, prefix)
+        ),
         variant=kind,
         initial_variant=kind,
     )

@@ -193,3 +193,53 @@ def test_problems_have_readable_messages() -> None:
 
 def test_unknown_kind_is_reported_at_its_group() -> None:
     assert list(problems(leaf="mint", extra={"kind": "salt"})) == ["extra"]
+
+
+class Loose(Section):
+    kind: Literal["loose"] = "loose"
+    grams: Annotated[int, Ge(1), FieldSpec("Grams")] = 2
+    is_green: Annotated[bool, FieldSpec("Green")] = False
+
+
+class Bag(Section):
+    kind: Literal["bag"] = "bag"
+    grams: Annotated[int, Ge(1), FieldSpec("Grams")] = 3
+    string: Annotated[bool, FieldSpec("String")] = True
+
+
+class Pot(Section):
+    tea: Annotated[Loose | Bag, Field(discriminator="kind")] = Loose()
+
+
+def test_setting_of_several_variants_has_an_input_for_each() -> None:
+    names = [(item.name, item.field, item.id) for item in fieldset(Pot, {}).all_inputs()]
+
+    assert names == [
+        ("tea.grams", "tea.loose.grams", "tea-loose-grams"),
+        ("tea.is_green", "tea.is_green", "tea-is_green"),
+        ("tea.grams", "tea.bag.grams", "tea-bag-grams"),
+        ("tea.string", "tea.string", "tea-string"),
+    ]
+
+
+def test_each_variant_keeps_what_was_typed_into_it() -> None:
+    posted = {"tea": {"kind": "bag", "loose": {"grams": "x"}, "bag": {"grams": "7"}}}
+    form = fieldset(Pot, posted)
+
+    assert [item.value for item in form.all_inputs() if item.name == "tea.grams"] == ["x", "7"]
+    assert parse_posted(Pot, posted) == {"tea": {"kind": "bag", "grams": "7"}}
+
+
+def test_setting_of_several_variants_has_its_value_in_all_of_them() -> None:
+    form = fieldset(Pot, {"tea": {"kind": "loose", "grams": 9}})
+
+    assert [item.value for item in form.all_inputs() if item.name == "tea.grams"] == ["9", "9"]
+
+
+def test_problem_of_a_shared_setting_is_shown_in_the_chosen_variant() -> None:
+    form = fieldset(Pot, {"tea": {"kind": "bag"}}, {"tea.grams": "Too few."})
+
+    assert [item.problem for item in form.all_inputs() if item.name == "tea.grams"] == [
+        "",
+        "Too few.",
+    ]
