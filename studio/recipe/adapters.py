@@ -1,6 +1,6 @@
 """What of a model is trained: an adapter next to the frozen model, or the model's own weights.
 
-Names match the upstream config that takes them, `peft.LoraConfig`.
+Names match the upstream config that takes them, such as `peft.LoraConfig`.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -11,7 +11,7 @@ from pydantic import Field
 from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.lora_variants import LORA_VARIANTS, LoraVariant, VariantName
 from studio.recipe.precision import QUANTISED, Precision, Quantised
-from studio.weights.adapter_targets import AdapterTargets, TargetGroup, parse_names
+from studio.weights.adapter_targets import AdapterTargets, LinearLayer, TargetGroup, parse_names
 from studio.weights.trained_weights import ExtraModules, TrainedPart
 
 _EXTRA_TITLES = {
@@ -23,24 +23,16 @@ _EXTRA_TITLES = {
 }
 
 
-class Lora(Section, title="LoRA adapter"):
-    """Train a small adapter next to the frozen model.
+class Adapter(Section):
+    """A small adapter that is trained next to the frozen model: what all kinds have in common.
 
     `base_dtype` applies to the frozen model.
     """
 
-    upstream: ClassVar[str] = "peft.LoraConfig"
+    title: ClassVar[str]
+    """What it is called in a sentence, without its article."""
 
-    kind: Literal["lora"] = "lora"
-
-    r: Annotated[int, Ge(1), Le(1024), FieldSpec("LoRA rank")] = 16
-    """Size of the adapter. A higher rank learns more and uses more memory."""
-
-    lora_alpha: Annotated[int, Ge(1), Le(4096), FieldSpec("LoRA alpha", advanced=True)] = 32
-    """Scales the adapter's effect; twice the rank is a good start."""
-
-    lora_dropout: Annotated[float, Ge(0), Lt(1), FieldSpec("LoRA dropout", advanced=True)] = 0.0
-    """Share of adapter inputs dropped at random in each step, to reduce overfitting."""
+    kind: str
 
     target_modules: Annotated[
         TargetGroup,
@@ -86,38 +78,6 @@ class Lora(Section, title="LoRA adapter"):
     """Parts of the model that are trained next to the adapter, and saved with it as a whole.
     Embeddings are needed for new words or another language, and make the adapter much larger."""
 
-    use_rslora: Annotated[bool, FieldSpec("Rank-stabilised scaling", advanced=True)] = False
-    """Scale by the square root of the rank (rsLoRA): worth trying from rank 64."""
-
-    variant: Annotated[
-        VariantName,
-        FieldSpec(
-            "LoRA variant",
-            advanced=True,
-            is_studio_own=True,
-            related=("adapter.base_dtype",),
-            choice_titles={name: row.title for name, row in LORA_VARIANTS.items()},
-        ),
-    ] = "plain"
-    """Plain LoRA suits almost every run. DoRA comes closer to a full fine-tune at low ranks, but
-    steps take about 1.4 times as long. PiSSA and OLoRA start from the model's own weights and often
-    learn faster; they need a model that is not quantised, and are saved at twice the rank. EVA
-    starts with what the training data varies in: worth trying at low ranks, also if quantised."""
-
-    lr_ratio: Annotated[
-        float,
-        Ge(1),
-        Le(1000),
-        FieldSpec(
-            "LoRA+ ratio",
-            advanced=True,
-            is_studio_own=True,
-            related=("optimisation.learning_rate",),
-        ),
-    ] = 1.0
-    """How many times the learning rate the adapter's second matrix (B) uses. 16 is usual for LoRA+,
-    with a somewhat lower learning rate; 1 is plain LoRA."""
-
     base_dtype: Annotated[
         Literal["native", "float32", "bfloat16", "float16", "int8", "nf4"],
         FieldSpec(
@@ -155,14 +115,111 @@ class Lora(Section, title="LoRA adapter"):
         """The weights of the model itself that are trained."""
         return TrainedPart(last_layers=0, extra=self.extra_modules)
 
+    def weight_sizes(self, layer: LinearLayer) -> tuple[int, ...]:
+        """Return the sizes of the weights that a linear layer gets."""
+        raise NotImplementedError
+
     @property
-    def lora_variant(self) -> LoraVariant:
-        return LORA_VARIANTS[self.variant]
+    def lora_variant(self) -> LoraVariant | None:
+        """The variant of LoRA; None if it is another adapter."""
+        return None
+
+    @property
+    def changes_base(self) -> bool:
+        """Whether it starts as a part of the base model's weights, which it takes out of them."""
+        return self.lora_variant is not None and self.lora_variant.changes_base
 
     @property
     def changes_start(self) -> bool:
         """Whether the model without its adapter is not the model before training."""
-        return self.lora_variant.changes_base or self.continue_from is not None
+        return self.changes_base or self.continue_from is not None
+
+
+class Lora(Adapter, title="LoRA adapter"):
+    """Train a small adapter next to the frozen model."""
+
+    upstream: ClassVar[str] = "peft.LoraConfig"
+    title: ClassVar[str] = "LoRA adapter"
+
+    kind: Literal["lora"] = "lora"
+
+    r: Annotated[int, Ge(1), Le(1024), FieldSpec("LoRA rank")] = 16
+    """Size of the adapter. A higher rank learns more and uses more memory."""
+
+    lora_alpha: Annotated[int, Ge(1), Le(4096), FieldSpec("LoRA alpha", advanced=True)] = 32
+    """Scales the adapter's effect; twice the rank is a good start."""
+
+    lora_dropout: Annotated[float, Ge(0), Lt(1), FieldSpec("LoRA dropout", advanced=True)] = 0.0
+    """Share of adapter inputs dropped at random in each step, to reduce overfitting."""
+
+    use_rslora: Annotated[bool, FieldSpec("Rank-stabilised scaling", advanced=True)] = False
+    """Scale by the square root of the rank (rsLoRA): worth trying from rank 64."""
+
+    variant: Annotated[
+        VariantName,
+        FieldSpec(
+            "LoRA variant",
+            advanced=True,
+            is_studio_own=True,
+            related=("adapter.base_dtype",),
+            choice_titles={name: row.title for name, row in LORA_VARIANTS.items()},
+        ),
+    ] = "plain"
+    """Plain LoRA suits almost every run. DoRA comes closer to a full fine-tune at low ranks, but
+    steps take about 1.4 times as long. PiSSA and OLoRA start from the model's own weights and often
+    learn faster; they need a model that is not quantised, and are saved at twice the rank. EVA
+    starts with what the training data varies in: worth trying at low ranks, also if quantised."""
+
+    lr_ratio: Annotated[
+        float,
+        Ge(1),
+        Le(1000),
+        FieldSpec(
+            "LoRA+ ratio",
+            advanced=True,
+            is_studio_own=True,
+            related=("optimisation.learning_rate",),
+        ),
+    ] = 1.0
+    """How many times the learning rate the adapter's second matrix (B) uses. 16 is usual for LoRA+,
+    with a somewhat lower learning rate; 1 is plain LoRA."""
+
+    def weight_sizes(self, layer: LinearLayer) -> tuple[int, ...]:
+        magnitudes = (layer.outputs,) if self.lora_variant.trains_magnitudes else ()
+        return (self.r * layer.inputs, self.r * layer.outputs, *magnitudes)
+
+    @property
+    def lora_variant(self) -> LoraVariant:
+        return LORA_VARIANTS[self.variant]
+
+
+class Oft(Adapter, title="OFT adapter"):
+    """Rotate what each layer reads, in blocks. Worth comparing with LoRA; steps take longer."""
+
+    upstream: ClassVar[str] = "peft.OFTConfig"
+    title: ClassVar[str] = "OFT adapter"
+
+    kind: Literal["oft"] = "oft"
+
+    oft_block_size: Annotated[int, Ge(2), Le(1024), FieldSpec("OFT block size")] = 32
+    """How many inputs of a layer are rotated together. Larger blocks learn more and use more
+    memory. It must divide the number of inputs of every layer that gets an adapter."""
+
+    def weight_sizes(self, layer: LinearLayer) -> tuple[int, ...]:
+        size = self.oft_block_size
+        return (layer.inputs // size * (size * (size - 1) // 2),)
+
+
+class Ia3(Adapter, title="IA3 adapter"):
+    """Learn one factor per channel: by far the smallest adapter. Needs a much higher rate."""
+
+    upstream: ClassVar[str] = "peft.IA3Config"
+    title: ClassVar[str] = "IA3 adapter"
+
+    kind: Literal["ia3"] = "ia3"
+
+    def weight_sizes(self, layer: LinearLayer) -> tuple[int, ...]:
+        return (layer.inputs if layer.narrows else layer.outputs,)
 
 
 class FullFineTune(Section, title="Full fine-tune"):
@@ -208,10 +265,14 @@ class FullFineTune(Section, title="Full fine-tune"):
         return False
 
 
-def keeps_saved_dtypes(adapter: Lora | FullFineTune, mode: Precision) -> bool:
+AnyAdapter = Lora | Oft | Ia3 | FullFineTune
+"""What a recipe trains."""
+
+
+def keeps_saved_dtypes(adapter: AnyAdapter, mode: Precision) -> bool:
     """Whether each weight of the base model keeps the format it was saved in.
 
     Without autocast, weights are cast to the compute format.
     """
-    is_native = isinstance(adapter, Lora) and adapter.base_dtype == "native"
+    is_native = isinstance(adapter, Adapter) and adapter.base_dtype == "native"
     return is_native and mode.autocast is not None

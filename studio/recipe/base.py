@@ -65,9 +65,7 @@ class Recipe(Section):
     machine that trains it."""
 
     optimisation: sections.Optimisation = sections.Optimisation()
-    adapter: Annotated[adapters.Lora | adapters.FullFineTune, Field(discriminator="kind")] = (
-        adapters.Lora()
-    )
+    adapter: Annotated[adapters.AnyAdapter, Field(discriminator="kind")] = adapters.Lora()
     model: ModelOptions = ModelOptions()
     data: sections.Data = sections.Data()
     evaluation: sections.Evaluation = sections.Evaluation()
@@ -136,7 +134,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
         return  # The studio chooses a precision that fits the other settings.
     attention = ATTENTIONS[recipe.model.attention]
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
-    if mode.is_for_all_weights and isinstance(adapter, adapters.Lora):
+    if mode.is_for_all_weights and isinstance(adapter, adapters.Adapter):
         yield Conflict(
             message=f"{mode.title} sets the format of trained weights; an adapter's are float32.",
             hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
@@ -155,7 +153,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
             hint="Choose automatic attention, or a 16-bit precision.",
             param="model.attention",
         )
-    if isinstance(adapter, adapters.Lora) and mode.autocast is None:
+    if isinstance(adapter, adapters.Adapter) and mode.autocast is None:
         dtype = adapter.base_dtype
         if dtype not in ("native", mode.weights) and adapter.quantised is None:
             yield Conflict(
@@ -168,7 +166,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
 
 
 def _quantised_conflicts(
-    adapter: adapters.Lora | adapters.FullFineTune, row: Quantised, mode: Precision
+    adapter: adapters.AnyAdapter, row: Quantised, mode: Precision
 ) -> Iterator[Conflict]:
     if mode.matmul != mode.compute:
         yield Conflict(
@@ -188,7 +186,7 @@ def _quantised_conflicts(
         )
 
 
-def _adapter_conflicts(adapter: adapters.Lora | adapters.FullFineTune) -> Iterator[Conflict]:
+def _adapter_conflicts(adapter: adapters.AnyAdapter) -> Iterator[Conflict]:
     variant, quantised = adapter.lora_variant, adapter.quantised
     if variant is not None and variant.changes_base and quantised is not None:
         yield Conflict(
@@ -204,6 +202,14 @@ def _adapter_conflicts(adapter: adapters.Lora | adapters.FullFineTune) -> Iterat
             hint="Choose plain LoRA.",
             param="adapter.variant",
         )
+    if isinstance(adapter, adapters.Ia3) and quantised is not None:
+        # Peft computes in float32 behind its factors there, and refuses to take them off again.
+        yield Conflict(
+            message=f"An IA3 adapter on weights in {quantised.name} would compute in float32, and "
+            "could not be merged.",
+            hint="Choose a LoRA or OFT adapter, or keep the frozen model as saved.",
+            param="adapter.base_dtype",
+        )
     if isinstance(adapter, adapters.FullFineTune) and adapter.trained.is_nothing:
         yield Conflict(
             message="With 0 last layers and nothing else, nothing would be trained.",
@@ -212,9 +218,7 @@ def _adapter_conflicts(adapter: adapters.Lora | adapters.FullFineTune) -> Iterat
         )
 
 
-def _model_conflicts(
-    options: ModelOptions, adapter: adapters.Lora | adapters.FullFineTune
-) -> Iterator[Conflict]:
+def _model_conflicts(options: ModelOptions, adapter: adapters.AnyAdapter) -> Iterator[Conflict]:
     if options.rope_type != "none" and adapter.kind != "full":
         yield Conflict(
             message="An adapter is saved without its base model's positions, and would compute "
@@ -241,7 +245,7 @@ def _model_conflicts(
 
 
 def _optimisation_conflicts(
-    optimisation: sections.Optimisation, adapter: adapters.Lora | adapters.FullFineTune
+    optimisation: sections.Optimisation, adapter: adapters.AnyAdapter
 ) -> Iterator[Conflict]:
     """Yield settings for weights that are not trained."""
     part = adapter.trained

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.adapters import AnyAdapter, FullFineTune
 from studio.recipe.precision import DType
 
 ExportKind = Literal["full", "merged", "merged_original", "adapter"]
@@ -25,7 +25,7 @@ class ExportSpec(BaseModel):
     dtype: DType
 
 
-def export_kinds(adapter: Lora | FullFineTune) -> tuple[ExportKind, ...]:
+def export_kinds(adapter: AnyAdapter) -> tuple[ExportKind, ...]:
     """Return what can be exported from a run, the most useful first."""
     if isinstance(adapter, FullFineTune):
         return ("full",)

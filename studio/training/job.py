@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft import LoraConfig
+from peft import PeftConfig
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from studio import hardware
 from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
-from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.adapters import AnyAdapter, FullFineTune, Lora
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
@@ -62,8 +62,8 @@ class TrainingJob:
     """What loading the model rounds; None if every weight stays as it was saved."""
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    adapter: LoraConfig | None
-    trained: Lora | FullFineTune
+    adapter: PeftConfig | None
+    trained: AnyAdapter
     """What the recipe trains."""
     optimisation: Optimisation
     template: chat_templates.ChatTemplate | None

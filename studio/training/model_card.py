@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from studio.protocols.events import Sampled
-from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.adapters import Adapter, FullFineTune
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS, QUANTISED
@@ -89,11 +89,17 @@ def build_failure_card(name: str, step: int, message: str) -> str:
 
 
 def _describe_trained(recipe: Recipe) -> str:
-    if not isinstance(recipe.adapter, Lora):
+    if not isinstance(recipe.adapter, Adapter):
         return _trained_part(recipe.adapter)
     quantised, variant = recipe.adapter.quantised, recipe.adapter.lora_variant
-    adapter = "a LoRA adapter" if variant.name == "plain" else f"a LoRA adapter ({variant.title})"
+    adapter = _name_adapter(recipe.adapter)
+    if variant is not None and variant.name != "plain":
+        adapter = f"{adapter} ({variant.title})"
     return f"{adapter} trained on the model in {quantised.title}" if quantised else adapter
+
+
+def _name_adapter(adapter: Adapter) -> str:
+    return f"{'a' if adapter.title.startswith('L') else 'an'} {adapter.title}"
 
 
 _EVERYTHING = "every weight"
@@ -167,28 +173,27 @@ infinite only counts as overflowed.
 
 
 def _describe_export(recipe: Recipe, spec: ExportSpec) -> str:
-    if not isinstance(recipe.adapter, Lora):
+    if not isinstance(recipe.adapter, Adapter):
         part = _trained_part(recipe.adapter)
         return f"{part} was trained" if part == _EVERYTHING else f"trained were only {part}"
     row, dtype = recipe.adapter.quantised, recipe.adapter.base_dtype
     origin = "" if dtype == "native" else f" trained on its base in {row.title if row else dtype}"
+    adapter = _name_adapter(recipe.adapter)
     if spec.kind == "adapter":
-        return f"a LoRA adapter{origin}, without that base"
+        return f"{adapter}{origin}, without that base"
     if spec.kind == "merged_original":
         return (
-            f"a LoRA adapter{origin}, merged into the base as it was saved; this is not the model "
+            f"{adapter}{origin}, merged into the base as it was saved; this is not the model "
             "that was trained, and the figures below show how much it differs"
         )
-    return f"a LoRA adapter{origin}, merged into that base" + (
-        " after dequantising it" if row else ""
-    )
+    return f"{adapter}{origin}, merged into that base" + (" after dequantising it" if row else "")
 
 
 def _load_arguments(recipe: Recipe) -> dict[str, str]:
     """Return how to load an adapter's base in the format it was trained with."""
     quantised, compute = recipe.adapter.quantised, PRECISIONS[recipe.precision].compute
     if quantised is None:
-        base_dtype = recipe.adapter.base_dtype if isinstance(recipe.adapter, Lora) else "native"
+        base_dtype = recipe.adapter.base_dtype if isinstance(recipe.adapter, Adapter) else "native"
         dtype = "float32" if base_dtype == "native" else base_dtype
         return {"imports": "", "how": f', dtype="{dtype}"'}
     if quantised is QUANTISED["int8"]:
@@ -339,15 +344,15 @@ _DATA_ROWS = (
 
 
 def _front_matter(recipe: Recipe) -> dict[str, Any]:
-    lora = isinstance(recipe.adapter, Lora)
+    adapter = recipe.adapter
     front: dict[str, Any] = {
-        "library_name": "peft" if lora else "transformers",
+        "library_name": "transformers" if adapter.kind == "full" else "peft",
         "pipeline_tag": _PIPELINES[recipe.outputs],
         "tags": [
             "mantissa-studio",
             recipe.method,
             *recipe.card_tags,
-            "lora" if lora else "full-fine-tune",
+            "full-fine-tune" if adapter.kind == "full" else adapter.kind,
             recipe.precision,
         ],
     }

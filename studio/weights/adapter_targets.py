@@ -27,8 +27,13 @@ class LinearLayer:
 
     @property
     def is_attention(self) -> bool:
-        parent = self.path.rpartition(".")[0]
+        parent = self.path.rpartition(".")[0].casefold()
         return any(word in parent for word in _ATTENTION)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it is an MLP's layer back to the model's own width, as it has fewer outputs."""
+        return not self.is_attention and self.inputs > self.outputs
 
     @property
     def number(self) -> int | None:
@@ -93,6 +98,15 @@ _PART_NAMES: dict[TargetGroup, str] = {
 def count_layers(layers: Sequence[LinearLayer]) -> int:
     """Return the number of decoder layers that the linear layers are in."""
     return max((layer.number + 1 for layer in layers if layer.number is not None), default=0)
+
+
+def find_unrotatable(layers: Sequence[LinearLayer], block_size: int) -> str:
+    """Return why inputs cannot be rotated in blocks of this size, in a sentence; empty if so."""
+    unfit = [layer for layer in layers if layer.inputs % block_size]
+    if not unfit:
+        return ""
+    layer = unfit[0]
+    return f"Blocks of {block_size} do not divide the {layer.inputs} inputs of {layer.name}."
 
 
 def parse_names(text: str | None) -> tuple[str, ...]:

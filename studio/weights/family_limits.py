@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+TRANSPOSED = frozenset({"gpt2", "openai-gpt"})
+"""Families whose linear layers store their matrices transposed (`Conv1D` in transformers)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Float16Overflow:

@@ -311,9 +311,10 @@ def _gets_adapter(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
 
 
 def _output_and_input(tensor: TensorInfo, config: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the sides of a linear layer's matrix; GPT-2 stores it transposed."""
+    """Return the sides of a linear layer's matrix; some families store it transposed."""
     rows, columns = tensor.shape
-    return (columns, rows) if _family(config) == "gpt2" else (rows, columns)
+    is_transposed = _family(config) in family_limits.TRANSPOSED
+    return (columns, rows) if is_transposed else (rows, columns)
 
 
 def _is_linear(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:

@@ -107,7 +107,10 @@ def test_error_message_starts_with_field_name(given: object, expected: str) -> N
             "optimisation.lerning_rate: Unknown field. Did you mean learning_rate?",
         ),
         ({"adapter": {"kind": "lora", "r": 2000}}, "adapter.r: Must be between 1 and 1,024."),
-        ({"adapter": {"kind": "prefix"}}, "adapter.kind: Must be one of 'lora', 'full'."),
+        (
+            {"adapter": {"kind": "prefix"}},
+            "adapter.kind: Must be one of 'lora', 'oft', 'ia3', 'full'.",
+        ),
     ],
 )
 def test_recipe_error_states_full_range(change: dict[str, Any], expected: str) -> None:

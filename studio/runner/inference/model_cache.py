@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftConfig, PeftModel, get_peft_model
+from pydantic import Field, TypeAdapter
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
-from studio.recipe.adapters import Lora
+from studio.recipe.adapters import AnyAdapter, Lora
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.precision import PRECISIONS
 from studio.training.checkpoints import checksums, trainer_state
@@ -27,6 +29,8 @@ from studio.training.models import (
     weight_formats,
 )
 from studio.weights.architectures import WRITING_KINDS
+
+_ADAPTER: TypeAdapter[AnyAdapter] = TypeAdapter(Annotated[AnyAdapter, Field(discriminator="kind")])
 
 MAX_ADAPTERS = 8
 """Adapters kept on a base; the least recently used one is dropped."""
@@ -73,6 +77,7 @@ class LoadedBase:
         weights = request.weights
         if weights:
             _verify_weights(Path(weights))
+        self._make_room(_peft_type(request))
         if not request.adapter:
             self._add_adapter(request, name)
         elif isinstance(self.model, PeftModel):
@@ -84,12 +89,18 @@ class LoadedBase:
         self.model.eval()
         return name
 
+    def _make_room(self, kind: str) -> None:
+        """Remove all adapters if they are of another kind: peft does not mix them on a model."""
+        if isinstance(self.model, PeftModel) and self.model.peft_type != kind:
+            self.model = self.model.unload()
+            self.adapters.clear()
+
     def _add_adapter(self, request: GenerationRequest, name: str) -> None:
         """Add an untrained adapter as the recipe describes it; a checkpoint has its weights."""
-        adapter = Lora.model_validate(request.lora)
+        adapter = _ADAPTER.validate_python(request.lora)
         config = loader.adapter_config(adapter, self.model)
-        assert isinstance(config, LoraConfig)  # noqa: S101 -- None only for a full fine-tune
-        if adapter.lora_variant.changes_base:
+        assert config is not None  # noqa: S101 -- only for a full fine-tune
+        if isinstance(adapter, Lora) and adapter.changes_base:
             config = lora_variants.plain_config(config)
         if isinstance(self.model, PeftModel):
             self.model.add_adapter(name, config)
@@ -155,6 +166,13 @@ def _base_key(request: GenerationRequest) -> BaseKey:
         _head_folder(request),
         _base_formats(request),
     )
+
+
+def _peft_type(request: GenerationRequest) -> str:
+    """Return peft's name of the kind of adapter that a request needs."""
+    if request.adapter:
+        return str(PeftConfig.from_pretrained(request.adapter).peft_type.value)
+    return str(request.lora.get("kind", "lora")).upper()
 
 
 def _load_model(request: GenerationRequest) -> PreTrainedModel:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from studio.methods import AnyRecipe
-from studio.recipe.adapters import Lora
+from studio.recipe.adapters import Adapter, Ia3, Lora, Oft
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
@@ -24,6 +24,10 @@ _PLAIN_MLP_VALUES, _GATED_MLP_VALUES = 2, 4
 also what the gate lets through and their product."""
 _UNFUSED_ACTIVATION_VALUES = {"gelu_new": 3, "gelu_fast": 5}
 """Activations that are computed step by step, and how many more values that keeps."""
+
+
+_ROTATION_COPIES = 5
+"""Matrices that a rotation by four powers of a block keeps (`peft.tuners.oft`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class TrainingStep:
 
     @property
     def is_adapter(self) -> bool:
-        return isinstance(self.recipe.adapter, Lora)
+        return isinstance(self.recipe.adapter, Adapter)
 
     @property
     def part(self) -> TrainedPart:
@@ -101,11 +105,19 @@ class TrainingStep:
 
     @property
     def readers(self) -> InputReaders:
+        """The linear layers whose inputs are kept to train them or their adapters."""
+        if isinstance(self.recipe.adapter, Ia3):
+            # Factors of outputs need no inputs.
+            return InputReaders(0, 0, 0, self.covered.mlp_output)
+        return self.covered
+
+    @property
+    def covered(self) -> InputReaders:
         """The linear layers that are trained, or have an adapter."""
         spec, adapter = self.layer_spec, self.recipe.adapter
         if self.frozen != "none":
             return InputReaders(0, 0, 0, 0)
-        targets = adapter.targets if isinstance(adapter, Lora) else AdapterTargets()
+        targets = adapter.targets if isinstance(adapter, Adapter) else AdapterTargets()
         attention = [
             targets.covers(LinearLayer(f"attention.{name}")) for name in spec.attention_names
         ]
@@ -199,7 +211,20 @@ class TrainingStep:
     def layer(self) -> int:
         """Bytes that one layer keeps for the backward pass."""
         is_fused = not self.is_eager and not self.stores_attention_scores
-        return self.load.tokens * bytes_per_token(self) + self._mask * is_fused
+        whole = self._mask * is_fused + self._rotations
+        return self.load.tokens * bytes_per_token(self) + whole
+
+    @property
+    def _rotations(self) -> int:
+        """Bytes of a layer's rotations: the powers of each block, and what they add up to."""
+        match self.recipe.adapter:
+            case Oft(oft_block_size=size) as adapter if self.frozen == "none":
+                covered = adapter.targets.select(self.facts.linear_layers)
+                inputs = sum(layer.inputs for layer in covered)
+                layers = adapter.targets.last_layers or self.shape.layers
+                return _ROTATION_COPIES * 4 * size * round(inputs / layers)
+            case _:
+                return 0
 
     @property
     def _mask(self) -> int:
@@ -213,7 +238,7 @@ class TrainingStep:
         """Bytes that all layers keep for the backward pass."""
         adapter, layers = self.recipe.adapter, self.shape.layers
         last = self.part.last_layers
-        if isinstance(adapter, Lora):
+        if isinstance(adapter, Adapter):
             last = adapter.targets.last_layers
         trained = layers if last is None else min(last, layers)
         if not self.part.reaches_first_layer:
@@ -227,7 +252,7 @@ class TrainingStep:
 
         Nothing before it is trained, so the backward pass ends at that layer's MLP.
         """
-        if self.readers.attention or self.readers.attention_output:
+        if self.covered.attention or self.covered.attention_output:
             return 0
         return self.load.tokens * (_norms(self) // 2 + _head_norms(self) + _attention(self))
 
@@ -347,19 +372,28 @@ def _mlp(step: TrainingStep) -> int:
 
 
 def _adapter(step: TrainingStep) -> int:
-    """Return the bytes per token kept between the two matrices of every adapter.
+    """Return the bytes per token that adapters keep besides their inputs.
 
-    Trained magnitudes multiply the outputs of the layer and of its adapter, and keep both.
+    LoRA keeps what is between its two matrices. Trained magnitudes multiply the outputs of the
+    layer and of its adapter, and keep both; factors keep the outputs they multiply.
     """
     if step.frozen != "none":
         return 0
-    match step.recipe.adapter:
-        case Lora(r=rank, lora_variant=variant, targets=targets):
-            covered = targets.select(step.facts.linear_layers)
+    adapter = step.recipe.adapter
+    if not isinstance(adapter, Adapter):
+        return 0
+    covered = adapter.targets.select(step.facts.linear_layers)
+    layers = adapter.targets.last_layers or step.shape.layers
+    match adapter:
+        case Lora(r=rank, lora_variant=variant):
             rows = sum(layer.outputs for layer in covered) or step.facts.linear_rows
-            layers = targets.last_layers or step.shape.layers
             outputs = 2 * round(rows / layers)
             kept = outputs if variant.trains_magnitudes else 0
             return (step.readers.count * rank + kept) * step.compute_bytes
+        case Ia3():
+            rows = sum(layer.outputs for layer in covered if not layer.narrows)
+            # Inputs are widened before they are scaled.
+            wide = (4 - step.compute_bytes) * step.shape.intermediate * step.readers.mlp_output
+            return round(rows / layers) * step.compute_bytes + wide
         case _:
             return 0

@@ -26,7 +26,7 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
 from studio.methods import AnyRecipe, count_sequences
-from studio.recipe.adapters import Lora
+from studio.recipe.adapters import Adapter
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
@@ -226,7 +226,7 @@ def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
     """Whether the layers' activation memory is known for this model and precision."""
     mode = PRECISIONS[recipe.precision]
     # A float32 adapter on 16-bit weights without autocast is refused.
-    is_refused = isinstance(recipe.adapter, Lora) and mode.weights != "float32"
+    is_refused = isinstance(recipe.adapter, Adapter) and mode.weights != "float32"
     return facts.family in FAMILY_LAYERS and not is_refused
 
 
@@ -399,7 +399,7 @@ def estimate_host(
         return None
     return HostMemory(
         loading=0 if _stays_memory_mapped(recipe, facts) else sizes.weights,
-        saving=sizes.adapter if isinstance(recipe.adapter, Lora) else sizes.weights,
+        saving=sizes.adapter if isinstance(recipe.adapter, Adapter) else sizes.weights,
         examples=example_bytes(batch),
         beside=CUDA_HOST_BYTES,
         room=hardware.memory_bytes,

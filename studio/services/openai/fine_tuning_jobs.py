@@ -183,7 +183,6 @@ def _metric_values(rows: Iterable[Metric]) -> dict[str, float]:
 
 
 _ID = re.compile(r"ftjob-(\d{1,18})")
-_PRESETS = {"lora": "lora", "full": "full"}
 _CANCELLED_MESSAGE = "Reading the file was cancelled."
 _BAD_FILE_CODE = "bad_row"
 """The failure code for problems with a job's files."""
@@ -295,7 +294,9 @@ def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
     It comes from the matching preset, and OpenAI's multiplier applies to it.
     """
     model = models.find_by_name(db, recipe.base_model)
-    name = "quick" if model and model.kind == "starter" else _PRESETS[recipe.adapter.kind]
+    name = "full" if recipe.adapter.kind == "full" else "lora"
+    if model and model.kind == "starter":
+        name = "quick"
     presets = METHODS[recipe.method].presets
     preset = next((one for one in presets if one.name == name), presets[0])
     own = {"method": recipe.method, "base_model": recipe.base_model, "dataset": recipe.dataset}

@@ -11,7 +11,7 @@ from typing import Any
 
 from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe, model_compatibility
-from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.adapters import Adapter, FullFineTune, Lora, Oft
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
@@ -24,6 +24,7 @@ from studio.services.precision.number_formats import (
     weight_dtype,
 )
 from studio.weights import architectures, family_limits, weight_samples
+from studio.weights.adapter_targets import find_unrotatable
 from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_facts import FLOAT8_MULTIPLE, ModelFacts
 
@@ -108,11 +109,11 @@ def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]
     rate = {"optimisation": {"embedding_learning_rate": None}}
     yield "Leave the embedding learning rate empty.", rate
     yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
-    if isinstance(recipe.adapter, Lora):
+    if isinstance(recipe.adapter, Adapter):
         if recipe.adapter.extra_modules == "output":
             yield "Train the embeddings, too.", {"adapter": {"extra_modules": "embeddings"}}
         yield "Train nothing besides the adapter.", {"adapter": {"extra_modules": "none"}}
-        yield "Choose plain LoRA.", {"adapter": {"variant": "plain"}}
+        yield from _own_changes(recipe.adapter)
         yield "Leave module names empty.", {"adapter": {"module_names": None}}
         everything = {"target_modules": "all-linear", "module_names": None, "last_layers": None}
         yield "Target all linear layers.", {"adapter": everything}
@@ -125,10 +126,21 @@ def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]
     modes = sorted(PRECISIONS.values(), key=lambda one: not one.is_common)
     for mode in modes:
         yield f"Use {mode.title}.", {"precision": mode.name}
-    if isinstance(recipe.adapter, Lora):
+    if isinstance(recipe.adapter, Adapter):
         for mode in modes:
             change = {"precision": mode.name} | _base_dtype_change("native")
             yield f"Use {mode.title} and keep the frozen model in its own format.", change
+
+
+def _own_changes(adapter: Adapter) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield changes of settings that only this kind of adapter has."""
+    if isinstance(adapter, Lora):
+        yield "Choose plain LoRA.", {"adapter": {"variant": "plain"}}
+    if isinstance(adapter, Oft):
+        for size in (32, 16, 8):
+            yield f"Use an OFT block size of {size}.", {"adapter": {"oft_block_size": size}}
+    if not isinstance(adapter, Lora):
+        yield "Choose a LoRA adapter.", {"adapter": {"kind": "lora"}}
 
 
 def _base_dtype_change(dtype: str) -> dict[str, Any]:
@@ -316,6 +328,18 @@ def _rank_exceeds_weights(case: _Case) -> str:
     )
 
 
+def _cannot_rotate(case: _Case) -> str:
+    """Refuse layers that OFT does not support, or whose inputs do not divide into its blocks."""
+    adapter, family = case.recipe.adapter, case.facts.family
+    if not isinstance(adapter, Oft):
+        return ""
+    if family in family_limits.TRANSPOSED:
+        return f"OFT does not support the transposed layers of {family} models."
+    return find_unrotatable(
+        adapter.targets.select(case.facts.linear_layers), adapter.oft_block_size
+    )
+
+
 def _targets_nothing(case: _Case) -> str:
     """Refuse to train layers that the model does not have."""
     adapter, layers = case.recipe.adapter, case.facts.linear_layers
@@ -344,6 +368,7 @@ _RULES: tuple[_Rule, ...] = (
     _halves_clash,
     _has_odd_sides,
     _rank_exceeds_weights,
+    _cannot_rotate,
     _targets_nothing,
     _moves_nothing,
 )

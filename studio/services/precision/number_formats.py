@@ -1,11 +1,11 @@
 """The number formats and bytes a run will load, compute in and keep, before it starts."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from studio.methods import AnyRecipe
-from studio.recipe.adapters import FullFineTune, Lora, keeps_saved_dtypes
+from studio.recipe.adapters import Adapter, AnyAdapter, FullFineTune, Lora, keeps_saved_dtypes
 from studio.recipe.optimizers import BLOCK, MIN_8BIT_SIZE, OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, DType, Precision
 from studio.weights.adapter_targets import AdapterTargets
@@ -63,7 +63,7 @@ class DTypePlan:
 
 def plan_dtypes(recipe: AnyRecipe, facts: ModelFacts) -> DTypePlan:
     mode = PRECISIONS[recipe.precision]
-    is_adapter = isinstance(recipe.adapter, Lora)
+    is_adapter = isinstance(recipe.adapter, Adapter)
     quantised = recipe.adapter.quantised
     batch = recipe.optimisation.per_device_train_batch_size
     return DTypePlan(
@@ -91,7 +91,7 @@ def weight_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     mode = PRECISIONS[recipe.precision]
     if recipe.adapter.quantised is not None:
         return mode.compute
-    if mode.autocast is None or not isinstance(recipe.adapter, Lora):
+    if mode.autocast is None or not isinstance(recipe.adapter, Adapter):
         return mode.weights
     if recipe_keeps_saved_dtypes(recipe):
         # Without the weights, the config is the only source.
@@ -114,7 +114,7 @@ def count_by_dtype(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
 
 def hidden_state_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     """Return the dtype of the hidden states between layers: that of the token embeddings."""
-    if isinstance(recipe.adapter, Lora) and recipe.adapter.trained.has_embeddings:
+    if isinstance(recipe.adapter, Adapter) and recipe.adapter.trained.has_embeddings:
         return "float32"
     embedding_dtype = facts.embedding_dtype if recipe_keeps_saved_dtypes(recipe) else None
     return embedding_dtype or weight_dtype(recipe, facts)
@@ -135,7 +135,7 @@ def trained_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     Peft creates adapters in float32, whatever the dtype of the base model.
 
     """
-    return "float32" if isinstance(recipe.adapter, Lora) else weight_dtype(recipe, facts)
+    return "float32" if isinstance(recipe.adapter, Adapter) else weight_dtype(recipe, facts)
 
 
 def stalled_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
@@ -161,23 +161,26 @@ def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
 
 
 def _adapter_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
-    """Return the number of parameters of an adapter: two thin matrices per linear layer."""
+    """Return the number of parameters of an adapter."""
     match recipe.adapter:
-        case Lora(r=rank, lora_variant=variant, targets=targets):
-            features, rows = facts.linear_features, facts.linear_rows
-            if not targets.is_everything and facts.linear_layers:
-                covered = targets.select(facts.linear_layers)
-                rows = sum(layer.outputs for layer in covered)
-                features = rows + sum(layer.inputs for layer in covered)
-            return rank * features + (rows if variant.trains_magnitudes else 0)
-        case _:
-            return 0
+        case Lora(r=rank, lora_variant=variant, targets=AdapterTargets(is_everything=True)):
+            magnitudes = facts.linear_rows if variant.trains_magnitudes else 0
+            return rank * facts.linear_features + magnitudes
+        case adapter:
+            return sum(_adapter_sizes(adapter, facts))
+
+
+def _adapter_sizes(adapter: AnyAdapter, facts: ModelFacts) -> Iterator[int]:
+    """Yield the sizes of the weights of an adapter."""
+    if isinstance(adapter, Adapter):
+        for layer in adapter.targets.select(facts.linear_layers):
+            yield from adapter.weight_sizes(layer)
 
 
 def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
     mode = PRECISIONS[recipe.precision]
     parameters = _trained_parameters(recipe, facts)
-    if isinstance(recipe.adapter, Lora):
+    if isinstance(recipe.adapter, Adapter):
         return MemorySizes(
             weights=_base_bytes(recipe, facts),
             adapter=parameters * DTYPE_BYTES["float32"],
@@ -224,10 +227,7 @@ def _optimizer_bytes(recipe: AnyRecipe, facts: ModelFacts, states: DType) -> int
 def _sizes_in_8bit(recipe: AnyRecipe, facts: ModelFacts) -> Iterator[int]:
     """Yield the sizes of trained weights whose optimizer states are in 8 bits."""
     own = (w.size for w in recipe.adapter.trained.select(facts.weights) if not w.is_table)
-    adapter: Iterable[int] = ()
-    if isinstance(recipe.adapter, Lora):
-        rank, layers = recipe.adapter.r, recipe.adapter.targets.select(facts.linear_layers)
-        adapter = (rank * side for layer in layers for side in (layer.outputs, layer.inputs))
+    adapter = _adapter_sizes(recipe.adapter, facts)
     yield from (size for size in chain(own, adapter) if size >= MIN_8BIT_SIZE)
 
 
@@ -245,7 +245,7 @@ def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     base = sum(count * _copy_bytes(mode, dtype) for dtype, count in linear.items())
     # Nothing is kept of the layers before the first that is trained.
     base = round(base * backward_share(recipe, facts))
-    if not isinstance(recipe.adapter, Lora):
+    if not isinstance(recipe.adapter, Adapter):
         return base
     return base + _adapter_parameters(recipe, facts) * _copy_bytes(mode, "float32")
 
@@ -253,7 +253,7 @@ def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
 def backward_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
     """Return the share of the decoder layers that the backward pass goes through."""
     match recipe.adapter:
-        case Lora(targets=targets):
+        case Adapter(targets=targets):
             last = targets.last_layers
         case FullFineTune(trained=part):
             last = part.last_layers

@@ -210,7 +210,7 @@ class Rule:
     """Exactly the 16-bit formats that the hardware multiplies natively."""
     saved: DType | None = None
     """The dtype most weights are stored in; None matches any."""
-    adapter: Literal["lora", "full"] | None = None
+    adapter: Literal["adapter", "full"] | None = None
     compute: DType
     reason: str
     """Text for users; `{hardware}` is the machine."""
@@ -219,7 +219,7 @@ class Rule:
         return (
             self.fast == fast
             and self.saved in (None, facts.main_dtype)
-            and self.adapter in (None, recipe.adapter.kind)
+            and self.adapter in (None, "full" if recipe.adapter.kind == "full" else "adapter")
         )
 
 
@@ -255,7 +255,7 @@ RULES = (
     Rule(
         fast=FLOAT16,
         saved="bfloat16",
-        adapter="lora",
+        adapter="adapter",
         compute="float16",
         reason="{hardware} is fast in float16 and lacks bfloat16, and float32 would double the "
         "memory of the frozen model; a model saved in bfloat16 may overflow float16, so watch for "

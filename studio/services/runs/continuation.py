@@ -14,7 +14,7 @@ from studio.db.tables import Model, Run
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
 from studio.protocols.run_dir import RunDir
-from studio.recipe.adapters import Lora
+from studio.recipe.adapters import Adapter, Lora
 from studio.recipe.dotted_keys import flatten
 from studio.services.models import models
 from studio.services.precision.incompatibilities import Refusal
@@ -42,7 +42,7 @@ def start_values(run: Run) -> dict[str, Any]:
         InvalidError: its adapter cannot be continued.
 
     """
-    if not isinstance(run.recipe.adapter, Lora):
+    if not isinstance(run.recipe.adapter, Adapter):
         if not run.recipe.writes_text:
             raise InvalidError(
                 f"The model of run {run.id} writes no text, so training cannot continue from it.",
@@ -78,7 +78,7 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
         values = start_values(parent)
     except InvalidError as error:
         return [Refusal(message=error.message, hint=error.hint, param=PARAM)]
-    if not isinstance(parent.recipe.adapter, Lora):
+    if not isinstance(parent.recipe.adapter, Adapter):
         return [
             Refusal(
                 message=f"Run {parent.id} trained the model's own weights and has no adapter.",
@@ -178,15 +178,15 @@ def _require_parent(db: Session, name: str) -> Run:
     return parent
 
 
-def _saved_shape(adapter: Lora) -> dict[str, Any]:
+def _saved_shape(adapter: Adapter) -> dict[str, Any]:
     """Return the settings of an adapter like the one that a run with this adapter saved.
 
     PiSSA and OLoRA save plain LoRA of twice the rank, at the same scale.
     """
     shape = adapter.model_dump(exclude=_FREE)
-    variant = adapter.lora_variant
-    if not variant.changes_base:
+    if not isinstance(adapter, Lora) or not adapter.lora_variant.changes_base:
         return shape
+    variant = adapter.lora_variant
     if adapter.use_rslora:
         raise InvalidError(
             f"Rank-stabilised {variant.title} saves an adapter whose alpha is not a whole number, "

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from studio import hardware
 from studio.errors import InvalidError
 from studio.protocols.run_dir import JobSpec
-from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.adapters import AnyAdapter
 from studio.recipe.precision import Precision
 from studio.training.models import loader, quantised_weights, weight_formats
 from studio.weights.architectures import WRITING_KINDS
@@ -26,7 +26,7 @@ def load(
     name: str,
     code: str,
     mode: Precision,
-    adapter: Lora | FullFineTune,
+    adapter: AnyAdapter,
     *,
     is_wide: bool = True,
     saved: Path | None = None,

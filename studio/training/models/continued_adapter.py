@@ -1,8 +1,9 @@
 """Start an adapter from the adapter of another run, and refuse one that does not fit."""
 
+import re
 from pathlib import Path
 
-from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file
 
 from studio.errors import TrainingError
@@ -10,9 +11,11 @@ from studio.errors import TrainingError
 ADAPTER_FILE = "adapter_model.safetensors"
 _HINT = "Use the settings of that run's adapter, or merge it and train a new one on the result."
 _MAX_NAMED = 3
+_ADAPTER = re.compile(r"\.(?:lora|oft|ia3)_")
+"""Occurs in the names of an adapter's weights, but not of parts that are trained in full."""
 
 
-def start_from(model: PeftModel, config: LoraConfig, folder: Path) -> None:
+def start_from(model: PeftModel, config: PeftConfig, folder: Path) -> None:
     """Replace the new adapter's weights with those that another run saved in `folder`.
 
     Parts that only the new adapter has, such as the head of another method, start as they are.
@@ -28,11 +31,11 @@ def start_from(model: PeftModel, config: LoraConfig, folder: Path) -> None:
             "The adapter that this run continues from no longer exists.",
             hint="Restore the other run from the trash, or start with a new adapter.",
         )
-    _refuse_other_scale(config, LoraConfig.from_pretrained(folder))
+    _refuse_other_scale(config, PeftConfig.from_pretrained(folder))
     weights = load_file(file)
     new = {name: weight.shape for name, weight in get_peft_model_state_dict(model).items()}
     other = {name: weight.shape for name, weight in weights.items()}
-    lacking = [name for name in new if name not in other and ".lora_" in name]
+    lacking = [name for name in new if name not in other and _ADAPTER.search(name)]
     unfit = [name for name, shape in other.items() if new.get(name) != shape]
     if lacking or unfit:
         named = ", ".join([*unfit, *lacking][:_MAX_NAMED])
@@ -45,10 +48,11 @@ def start_from(model: PeftModel, config: LoraConfig, folder: Path) -> None:
     set_peft_model_state_dict(model, weights)
 
 
-def _refuse_other_scale(config: LoraConfig, other: LoraConfig) -> None:
-    """Refuse an adapter whose weights are multiplied by another number."""
-    for name in ("r", "lora_alpha", "use_rslora", "use_dora"):
-        own, parents = getattr(config, name), getattr(other, name)
+def _refuse_other_scale(config: PeftConfig, other: PeftConfig) -> None:
+    """Refuse another kind of adapter, or one whose weights are multiplied by another number."""
+    names = ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "oft_block_size")
+    for name in names:
+        own, parents = getattr(config, name, None), getattr(other, name, None)
         if own != parents:
             raise TrainingError(
                 "conflict",

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import get_args
+from typing import Any, get_args
 
 import torch
-from peft import LoraConfig, PeftModel
+from peft import IA3Config, LoraConfig, OFTConfig, PeftConfig, PeftModel
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from studio.errors import InvalidError, TrainingError
-from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.adapters import AnyAdapter, FullFineTune, Ia3, Lora, Oft
 from studio.recipe.attention import ATTENTIONS, AttentionName
 from studio.recipe.fields import own_fields
 from studio.recipe.precision import DType, Precision, Quantised
@@ -55,7 +55,7 @@ def load_config(
     return config
 
 
-def choose_weight_format(native: DType, mode: Precision, adapter: Lora | FullFineTune) -> DType:
+def choose_weight_format(native: DType, mode: Precision, adapter: AnyAdapter) -> DType:
     """Return the format to load weights in; for a quantised model, that of its other weights.
 
     `native` is the format most weights are saved in. Without autocast, weights are loaded in the
@@ -158,25 +158,36 @@ def matches_part(name: str, part: str) -> bool:
     return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
 
 
-def adapter_config(
-    adapter: Lora | FullFineTune, model: PreTrainedModel | PeftModel
-) -> LoraConfig | None:
+def adapter_config(adapter: AnyAdapter, model: PreTrainedModel | PeftModel) -> PeftConfig | None:
     """Return peft's config for an adapter of this model; None means full fine-tuning.
 
     Raises:
-        TrainingError: the model has none of the layers that the adapter is for.
+        TrainingError: the model has none of the layers that the adapter is for, or they are of a
+            kind or size that it does not support.
 
     """
     if isinstance(adapter, FullFineTune):
         return None
-    return LoraConfig(
-        task_type=heads.task_type(model.config),
-        exclude_modules=[*family_limits.NO_ADAPTER_LAYERS.get(model.config.model_type, ())] or None,
-        use_dora=adapter.lora_variant.trains_magnitudes,
-        **adapter.model_dump(exclude={"kind", "target_modules", *own_fields(Lora)}),
-        **adapter_targets.peft_targets(model, adapter.targets),
+    common: dict[str, Any] = {
+        "task_type": heads.task_type(model.config),
+        "exclude_modules": [*family_limits.NO_ADAPTER_LAYERS.get(model.config.model_type, ())]
+        or None,
         **trained_weights.peft_extras(model, adapter.trained),
-    )
+    }
+    match adapter:
+        case Lora():
+            return LoraConfig(
+                use_dora=adapter.lora_variant.trains_magnitudes,
+                **adapter.model_dump(exclude={"kind", "target_modules", *own_fields(Lora)}),
+                **adapter_targets.peft_targets(model, adapter.targets),
+                **common,
+            )
+        case Oft(oft_block_size=size):
+            adapter_targets.refuse_unrotatable(model, adapter.targets, size)
+            targets = adapter_targets.peft_targets(model, adapter.targets)
+            return OFTConfig(oft_block_size=size, **targets, **common)
+        case Ia3():
+            return IA3Config(**adapter_targets.scaling_targets(model, adapter.targets), **common)
 
 
 @contextmanager

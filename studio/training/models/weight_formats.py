@@ -24,7 +24,7 @@ from transformers.core_model_loading import (
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from studio.recipe.adapters import FullFineTune, Lora, keeps_saved_dtypes
+from studio.recipe.adapters import AnyAdapter, keeps_saved_dtypes
 from studio.recipe.precision import DType, Precision
 from studio.training.models import heads, loader, tokenizers
 from studio.weights import model_facts, safetensors_headers
@@ -76,7 +76,7 @@ def choose_formats(
     name: str,
     config: PreTrainedConfig,
     mode: Precision,
-    adapter: Lora | FullFineTune,
+    adapter: AnyAdapter,
     code: str = "",
 ) -> WeightFormats:
     """Return the formats to load a model's weights in for a run."""
@@ -111,7 +111,7 @@ def count_nonfinite(name: str) -> dict[str, int]:
 
 
 def measure_rounding(
-    name: str, main: DType, mode: Precision, adapter: Lora | FullFineTune
+    name: str, main: DType, mode: Precision, adapter: AnyAdapter
 ) -> dict[str, Any] | None:
     """Return what loading a model rounds, estimated on a sample as before the start, or None."""
     folder = _local_folder(name)

@@ -4,6 +4,7 @@ A plan is computed from the mode, the adapter and the model family before the mo
 audit checks the model, the optimizer, and what a small forward pass computes in.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.pytorch_utils import Conv1D
 
-from studio.recipe.adapters import Lora
+from studio.recipe.adapters import Adapter
 from studio.recipe.base import Recipe
 from studio.recipe.optimizers import OPTIMIZERS, OptimizerRow
 from studio.recipe.precision import PRECISIONS, Precision
@@ -31,7 +32,7 @@ _PROBE_TOKENS = 8
 _PROBE_SHAPE = (64, 64)
 """The shape of the weights that show what an optimizer keeps: large enough for 8-bit states."""
 _MATRIX_DIMS = 2
-_LORA_PREFIX = "lora_"
+_ADAPTER = re.compile(r"(?:^|\.)(?:lora|oft|ia3)_")
 _ATTENTION_PREFIX = "_scaled_dot_product_"
 
 
@@ -74,7 +75,7 @@ def plan_formats(recipe: Recipe, formats: WeightFormats, config: PreTrainedConfi
     """Plan the formats from the mode and from what is known of the model before it loads."""
     weights = formats.main
     mode = PRECISIONS[recipe.precision]
-    lora = isinstance(recipe.adapter, Lora)
+    lora = isinstance(recipe.adapter, Adapter)
     optim = OPTIMIZERS[recipe.optimisation.optim]
     trained = "float32" if lora else mode.gradients
     row = recipe.adapter.quantised
@@ -228,7 +229,7 @@ def _linear_layers(model: nn.Module) -> list[Any]:
     return [
         module
         for path, module in modules
-        if isinstance(module, nn.Linear | Conv1D) and _LORA_PREFIX not in path
+        if isinstance(module, nn.Linear | Conv1D) and not _ADAPTER.search(path)
     ]
 
 
@@ -275,7 +276,7 @@ def _formats_by_layer(model: nn.Module) -> dict[str, str]:
     """Return the weights' formats by type of layer."""
     formats_by_kind: dict[str, set[str]] = defaultdict(set)
     for path, module in model.named_modules():
-        kind = "adapter" if _LORA_PREFIX in path else type(module).__name__
+        kind = "adapter" if _ADAPTER.search(path) else type(module).__name__
         formats_by_kind[kind].update(
             map(quantised_weights.format_name, module.parameters(recurse=False))
         )

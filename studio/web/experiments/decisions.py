@@ -213,12 +213,14 @@ def _adapter_text(recipe: AnyRecipe) -> str:
     if adapter.kind == "full":
         is_whole = adapter.trained.is_everything
         return gettext("all weights") if is_whole else gettext("a part of the weights")
-    if adapter.quantised:
-        return gettext("LoRA %(rank)s on %(format)s") % {
-            "rank": adapter.r,
-            "format": translate(adapter.quantised.title),
-        }
-    return gettext("LoRA %(rank)s") % {"rank": adapter.r}
+    name = gettext("LoRA %(rank)s") % {"rank": adapter.r} if adapter.kind == "lora" else ""
+    name = name or adapter.kind.upper()
+    if not adapter.quantised:
+        return name
+    return gettext("%(adapter)s on %(format)s") % {
+        "adapter": name,
+        "format": translate(adapter.quantised.title),
+    }
 
 
 def _batch_text(recipe: AnyRecipe) -> str:

@@ -22,6 +22,7 @@ from studio.methods import (
     get_method,
 )
 from studio.methods.base import Method, Preset
+from studio.recipe.adapters import Adapter, Lora
 from studio.recipe.dotted_keys import merge, nest
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services import experiments
@@ -422,14 +423,8 @@ def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
         yield gettext("Full fine-tune of %(model)s") % names
     elif adapter.kind == "full":
         yield gettext("Fine-tune of a part of %(model)s") % names
-    elif adapter.quantised:
-        quantisation = {"rank": adapter.r, "kept": adapter.quantised.title}
-        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s with %(kept)s weights") % (
-            names | quantisation
-        )
     else:
-        rank = {"rank": adapter.r}
-        yield gettext("LoRA adapter (rank %(rank)s) for %(model)s") % (names | rank)
+        yield _adapter_words(adapter, recipe.base_model)
     yield gettext("on %(dataset)s") % names
     if optimisation.max_minutes:
         yield gettext("at most %(duration)s") % {
@@ -445,6 +440,26 @@ def _summary_parts(recipe: AnyRecipe) -> Iterator[str]:
         count = 1 if optimisation.num_train_epochs == 1 else 2
         yield ngettext("%(epochs)s epoch", "%(epochs)s epochs", count) % {"epochs": epochs}
     yield gettext("in %(precision)s") % {"precision": translate(PRECISIONS[recipe.precision].title)}
+
+
+def _adapter_words(adapter: Adapter, model: str) -> str:
+    names: dict[str, Any] = {"model": model}
+    if isinstance(adapter, Lora):
+        names["rank"] = adapter.r
+    if adapter.quantised:
+        names["kept"] = adapter.quantised.title
+        text = {
+            "lora": gettext("LoRA adapter (rank %(rank)s) for %(model)s with %(kept)s weights"),
+            "oft": gettext("OFT adapter for %(model)s with %(kept)s weights"),
+            "ia3": gettext("IA3 adapter for %(model)s with %(kept)s weights"),
+        }
+    else:
+        text = {
+            "lora": gettext("LoRA adapter (rank %(rank)s) for %(model)s"),
+            "oft": gettext("OFT adapter for %(model)s"),
+            "ia3": gettext("IA3 adapter for %(model)s"),
+        }
+    return text[adapter.kind] % names
 
 
 def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:

@@ -39,6 +39,15 @@ NEXT_TO: dict[str, dict[str, Any]] = {
     ", last layer": {"adapter__last_layers": 1},
     ", 16 bits": {"adapter__base_dtype": "bfloat16"},
 }
+OTHER_ADAPTERS: dict[str, dict[str, Any]] = {
+    "fp32": {"precision": "fp32"},
+    "bf16": {"precision": "bf16"},
+    "16 bits": {"precision": "bf16", "adapter__base_dtype": "bfloat16"},
+    "attention": {"precision": "fp32", "adapter__target_modules": "attention"},
+    "mlp": {"precision": "bf16", "adapter__target_modules": "mlp"},
+    "last layer": {"precision": "fp32", "adapter__last_layers": 1},
+    "checkpointed": {"precision": "bf16", "optimisation__activation_checkpointing": True},
+}
 WAYS: dict[str, dict[str, Any]] = {
     "rounded": {"precision": "fp32_bf16_matmul"},
     "rounded_lora": LORA | {"precision": "fp32_bf16_matmul"},
@@ -89,6 +98,11 @@ WAYS: dict[str, dict[str, Any]] = {
         for name, changes in NEXT_TO.items()
     },
     "new tokens": {"precision": "fp32", "model__new_tokens": "<tool>, </tool>"},
+    **{
+        f"{kind}, {name}": {"adapter__kind": kind, **changes}
+        for kind in ("oft", "ia3")
+        for name, changes in OTHER_ADAPTERS.items()
+    },
     "eva": LORA | {"adapter__variant": "eva"},
     "pissa": LORA | {"adapter__variant": "pissa"},
     "checkpointed": {

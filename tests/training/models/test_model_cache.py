@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, OFTConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
@@ -54,6 +54,21 @@ def adapter(base: Path, folder: Path, seed: int) -> Path:
 @pytest.fixture(scope="module")
 def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return adapter(base, tmp_path_factory.mktemp("voices") / "tuned", 1)
+
+
+def test_adapters_of_different_kinds_take_turns(
+    voices: ModelCache, base: Path, tuned: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(5)
+    config = OFTConfig(task_type="CAUSAL_LM", target_modules="all-linear", init_weights=False)
+    rotated = tmp_path / "rotated"
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(rotated)
+    AutoTokenizer.from_pretrained(base).save_pretrained(rotated)
+    plain, first = answer(voices, base), answer(voices, base, tuned)
+    second = answer(voices, base, rotated)
+
+    assert len({plain, first, second}) == 3
+    assert (answer(voices, base), answer(voices, base, tuned)) == (plain, first)
 
 
 def checkpoint(model: nn.Module, folder: Path) -> Path:

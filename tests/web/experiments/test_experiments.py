@@ -163,6 +163,21 @@ def test_name_is_required(client: TestClient) -> None:
     assert field_error(page, "name").startswith("Enter a name.")
 
 
+def test_each_adapter_keeps_what_was_typed_for_it(client: TestClient, engine: Engine) -> None:
+    typed = {"adapter.lora.last_layers": "x", "adapter.oft.last_layers": "1"}
+    data = filled(client, adapter__kind="oft", adapter__oft_block_size="16") | typed
+    redrawn = parse_page(client.post("/new/draft", data=data | {"do": ""}).text).one(id="form")
+    client.post("/new", data=data)
+
+    adapter = only_run(engine).recipe.adapter
+    assert {name: field_value(redrawn, name) for name in typed} == typed
+    assert adapter.model_dump(include={"kind", "oft_block_size", "last_layers"}) == {
+        "kind": "oft",
+        "oft_block_size": 16,
+        "last_layers": 1,
+    }
+
+
 def test_fields_of_unselected_adapter_are_ignored(client: TestClient, engine: Engine) -> None:
     client.post("/new", data=filled(client, adapter__kind="full", adapter__r="nonsense"))
 
