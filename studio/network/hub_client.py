@@ -34,7 +34,9 @@ _EXPANDED_FIELDS = (
     "siblings",
     "pipeline_tag",
 )
-_TASK = "text-generation"
+_TASKS = ("text-generation", "text2text-generation")
+"""Tags of models that can be trained. The hub's filter finds models with all tags it is given, so
+each is searched for on its own; T5, BART and Marian have the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,30 +84,36 @@ class Hub:
         return urlsplit(self.endpoint).hostname or self.endpoint
 
     def search(self, words: str, limit: int) -> list[HubModel]:
-        """Return text generation models whose name contains the words, most downloaded first.
+        """Return models that write text whose name contains the words, most downloaded first.
 
         Raises:
             UnavailableError: the hub cannot be reached, or its response is invalid.
 
         """
+        with self._explain_errors(words):
+            by_name = {
+                model.id: model for task in _TASKS for model in self._search(words, task, limit)
+            }
+        return sorted(by_name.values(), key=lambda model: -model.downloads)[:limit]
+
+    def _search(self, words: str, task: str, limit: int) -> list[HubModel]:
         from huggingface_hub import get_session  # noqa: PLC0415 -- heavy import
 
         query: dict[str, str | int | list[str]] = {
             "search": words,
-            "filter": _TASK,
+            "filter": task,
             "sort": "downloads",
             "limit": limit,
             "expand": list(_EXPANDED_FIELDS),
         }
-        with self._explain_errors(words):
-            answer = get_session().get(
-                f"{self.endpoint}/api/models",
-                params=query,
-                headers=self.headers(),
-                timeout=self.timeout_seconds,
-            )
-            _raise_for_status(answer)
-            return [_hub_model(_model_info(payload)) for payload in answer.json()][:limit]
+        answer = get_session().get(
+            f"{self.endpoint}/api/models",
+            params=query,
+            headers=self.headers(),
+            timeout=self.timeout_seconds,
+        )
+        _raise_for_status(answer)
+        return [_hub_model(_model_info(payload)) for payload in answer.json()]
 
     def model_info(self, name: str, revision: str = "") -> HubModel:
         """Return a model's files and metadata at the commit that a revision currently points to.

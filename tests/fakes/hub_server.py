@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 KINDS = {"models": "model", "datasets": "dataset"}
+_TAGS = ("text-generation",)
+"""Tags of models that are not given any."""
 LARGE = 1000
 """Files of more bytes are stored aside, as Git LFS does."""
 
@@ -183,6 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
             _told(repo, repo.names["main"])
             for repo in self.hub.repos.values()
             if repo.kind == KINDS[parts[0]] and words in repo.id.lower() and self._may_see(repo)
+            if set(query.get("filter", ())) <= set(repo.about.get("tags", _TAGS))
         ]
         self._json(sorted(found, key=lambda one: -one["downloads"])[:limit])
 
