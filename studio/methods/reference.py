@@ -92,10 +92,10 @@ class ReferenceRecipe(Recipe):
                 param="adapter.lora_dropout",
             )
         variant = self.adapter.lora_variant
-        if variant and variant.changes_base and self.reference_scores == "adapter_off":
+        if variant and variant.changes_start and self.reference_scores == "adapter_off":
             yield Conflict(
-                message=f"{variant.title} changes the base model, so the model without its adapter "
-                "is not the reference.",
+                message=f"{variant.title} starts with an adapter that is a part of the model, so "
+                "the model without it is not the reference.",
                 hint="Score the reference once, before training.",
                 param=self.reference_param,
             )

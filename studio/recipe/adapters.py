@@ -132,7 +132,9 @@ class Adapter(Section):
     @property
     def changes_start(self) -> bool:
         """Whether the model without its adapter is not the model before training."""
-        return self.changes_base or self.continue_from is not None
+        variant = self.lora_variant
+        is_part = variant is not None and variant.changes_start
+        return is_part or self.continue_from is not None
 
 
 class Lora(Adapter, title="LoRA adapter"):
@@ -168,7 +170,8 @@ class Lora(Adapter, title="LoRA adapter"):
     """Plain LoRA suits almost every run. DoRA comes closer to a full fine-tune at low ranks, but
     steps take about 1.4 times as long. PiSSA and OLoRA start from the model's own weights and often
     learn faster; they need a model that is not quantised, and are saved at twice the rank. EVA
-    starts with what the training data varies in: worth trying at low ranks, also if quantised."""
+    starts with what the training data varies in: worth trying at low ranks, also if quantised.
+    LoftQ starts with what quantising has rounded away: worth trying with 4 bits."""
 
     lr_ratio: Annotated[
         float,

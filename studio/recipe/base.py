@@ -195,7 +195,14 @@ def _adapter_conflicts(adapter: adapters.AnyAdapter) -> Iterator[Conflict]:
             hint="Choose plain LoRA, or keep the frozen model as saved.",
             param="adapter.variant",
         )
-    if variant is not None and variant.changes_base and adapter.continue_from is not None:
+    if variant is not None and variant.corrects_rounding and quantised is None:
+        yield Conflict(
+            message=f"{variant.title} corrects the rounding of a quantised model, and this one is "
+            "not quantised.",
+            hint="Choose plain LoRA, or a frozen model in 4 or 8 bits.",
+            param="adapter.variant",
+        )
+    if variant is not None and variant.changes_start and adapter.continue_from is not None:
         yield Conflict(
             message=f"{variant.title} starts a new adapter, so it cannot continue from "
             f"{adapter.continue_from}.",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-VariantName = Literal["plain", "dora", "pissa", "olora", "eva"]
+VariantName = Literal["plain", "dora", "pissa", "olora", "eva", "loftq"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,13 @@ class LoraVariant:
     """
     reads_data: bool = False
     """Whether the adapter starts with directions that it finds in the first training rows."""
+    corrects_rounding: bool = False
+    """Whether the adapter starts with what quantising the base model has rounded away."""
+
+    @property
+    def changes_start(self) -> bool:
+        """Whether the model without its adapter is not the model before training."""
+        return self.changes_base or self.corrects_rounding
 
 
 _TABLE = (
@@ -46,6 +53,11 @@ _TABLE = (
         name="eva",
         title="EVA",
         reads_data=True,
+    ),
+    LoraVariant(
+        name="loftq",
+        title="LoftQ",
+        corrects_rounding=True,
     ),
 )
 LORA_VARIANTS: dict[VariantName, LoraVariant] = {row.name: row for row in _TABLE}

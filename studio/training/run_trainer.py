@@ -24,7 +24,14 @@ from studio.training.checkpoints.resume import ResumableTrainerMixin
 from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import TrainingJob
 from studio.training.memory.dry_run import BatchShape
-from studio.training.models import continued_adapter, eva, loader, lora_variants
+from studio.training.models import (
+    continued_adapter,
+    eva,
+    loader,
+    loftq,
+    lora_variants,
+    weight_formats,
+)
 from studio.training.monitoring import early_stopping
 from studio.training.monitoring.divergence_guard import GuardedTrainerMixin
 from studio.training.precision import fsdp, muon, optimizers
@@ -82,6 +89,8 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         self.embedding_rate = job.optimisation.embedding_learning_rate
         if job.variant is not None and job.changes_base:
             lora_variants.split_base(model, job.variant, job.run_dir.adapter_start)
+        if job.variant is not None and job.variant.corrects_rounding:
+            loftq.initialise(model, weight_formats.weight_files(job.spec.model))
         if job.adapter is not None and job.spec.adapter is not None:
             continued_adapter.start_from(model, job.adapter, job.spec.adapter)
         with loader.keep_trained_float32(model) if job.adapter else nullcontext():

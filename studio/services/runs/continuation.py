@@ -181,12 +181,16 @@ def _require_parent(db: Session, name: str) -> Run:
 def _saved_shape(adapter: Adapter) -> dict[str, Any]:
     """Return the settings of an adapter like the one that a run with this adapter saved.
 
-    PiSSA and OLoRA save plain LoRA of twice the rank, at the same scale.
+    PiSSA and OLoRA save plain LoRA of twice the rank, at the same scale; LoftQ plain LoRA that fits
+    one format only.
     """
     shape = adapter.model_dump(exclude=_FREE)
-    if not isinstance(adapter, Lora) or not adapter.lora_variant.changes_base:
+    if not isinstance(adapter, Lora) or not adapter.lora_variant.changes_start:
         return shape
     variant = adapter.lora_variant
+    if not variant.changes_base:
+        # It holds what this very format has rounded away.
+        return {**shape, "variant": "plain", "base_dtype": adapter.base_dtype}
     if adapter.use_rslora:
         raise InvalidError(
             f"Rank-stabilised {variant.title} saves an adapter whose alpha is not a whole number, "

@@ -77,12 +77,13 @@ def dequantise(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedMode
         for name, weight in layer.named_parameters(recurse=False):
             # bitsandbytes stores GPT-2's Conv1D layers transposed.
             is_transposed = isinstance(plain_layer, Conv1D) and name == "weight"
-            value = _dequantised_value(layer, weight)
+            value = dequantised_value(layer, weight)
             plain_layer.get_parameter(name).data.copy_(value.T if is_transposed else value)
     return plain
 
 
-def _dequantised_value(layer: nn.Module, weight: nn.Parameter) -> Tensor:
+def dequantised_value(layer: nn.Module, weight: nn.Parameter) -> Tensor:
+    """Return what a weight stands for, with one row per output if it is quantised."""
     if not quantised_weights.is_quantised(weight):
         return weight.data
     value: Tensor = dequantize_bnb_weight(weight, state=getattr(layer, "state", None))

@@ -91,6 +91,12 @@ def choose_formats(
     return _formats_by_name(_make_empty_model(name, config, main, code), chosen, main)
 
 
+def weight_files(name: str) -> list[Path]:
+    """Return the files with the weights of a folder or hub model; none without local files."""
+    folder = _local_folder(name)
+    return [] if folder is None else safetensors_headers.weight_files(folder)
+
+
 def main_format(name: str, config: PreTrainedConfig) -> DType:
     """Return the format most weights are saved in; without local files, the config's."""
     tensors = list_tensors(name)

@@ -129,6 +129,7 @@ REAL: dict[str, dict[str, Any]] = {
     },
     "nf4 and output": LORA | {"adapter__base_dtype": "nf4", "adapter__extra_modules": "output"},
     "eva on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "eva"},
+    "loftq on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "loftq"},
     "nf4 in float32": LORA | {"adapter__base_dtype": "nf4", "precision": "fp32"},
 }
 

@@ -45,7 +45,7 @@ def trained_parent(root: Path, model: Path, **changes: Any) -> RunDir:  # noqa: 
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("variant", LORA_VARIANTS)
+@pytest.mark.parametrize("variant", [one for one in LORA_VARIANTS if one != "loftq"])
 def test_run_starts_where_its_parent_ended(
     variant: VariantName, model: Path, tmp_path: Path
 ) -> None:

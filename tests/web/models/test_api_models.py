@@ -55,7 +55,8 @@ def test_search_results_include_refusal_reason(
 ) -> None:
     whole = {"config.json": b"{}", "model.safetensors": b"x"}
     sizes = {"parameters": {"BF16": 1000}, "total": 1000}
-    hub.model("tiny/good", whole, downloads=7, likes=3, safetensors=sizes, tags=["license:mit"])
+    tags = ["text-generation", "license:mit"]
+    hub.model("tiny/good", whole, downloads=7, likes=3, safetensors=sizes, tags=tags)
     hub.model("tiny/bad", {"config.json": b"{}", "pytorch_model.bin": b"x"})
     client = TestClient(create_app(engine, settings.model_copy(update={"hub_endpoint": hub.url})))
     good, bad = client.get("/api/v1/models/search", params={"q": "tiny"}).json()["data"]

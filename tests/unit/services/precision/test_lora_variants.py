@@ -51,6 +51,13 @@ def test_any_rank_suits_adapters_that_leave_the_base_alone() -> None:
     assert check(with_variant("dora", r=64), MODEL, HERE) == []
 
 
+def test_correcting_the_rounding_of_a_model_that_is_not_quantised_is_refused() -> None:
+    (refusal,) = check(with_variant("loftq"), MODEL, HERE)
+
+    assert refusal.repair == {"adapter": {"variant": "plain"}}
+    assert check(with_variant("loftq", base_dtype="nf4"), MODEL, HERE) == []
+
+
 @pytest.mark.parametrize("name", ["pissa", "olora"])
 def test_quantised_base_is_refused(name: VariantName) -> None:
     (refusal,) = check(with_variant(name, base_dtype="nf4"), MODEL, HERE)

@@ -40,10 +40,12 @@ def test_recipe_that_continues_is_accepted(
     variant: VariantName, db: Session, settings: Settings
 ) -> None:
     """Every kind of adapter can be continued with the settings that the run offers."""
-    parent = make_parent(db, settings, variant=variant, lora_dropout=0.1)
+    dtype = "nf4" if LORA_VARIANTS[variant].corrects_rounding else "native"
+    parent = make_parent(db, settings, variant=variant, lora_dropout=0.1, base_dtype=dtype)
     recipe = make_recipe(**continuation.start_values(parent))
 
     assert continuation.check(db, recipe) == []
+    assert recipe.adapter.model_dump()["base_dtype"] == dtype
     assert recipe.adapter.model_dump()["r"] == (8 if LORA_VARIANTS[variant].changes_base else 4)
     assert f"from=run:{parent.id}&adapter.continue_from=run-1" in continuation.start_url(parent)
 
