@@ -188,18 +188,18 @@ def _loss_conflicts(preference: Preference) -> Iterator[Conflict]:
 
 PREFERRED = MetricSpec(
     key="preferred_share",
-    title="Chosen preferred",
+    title="Preference accuracy",
     source="train",
     better="higher",
-    chart="Chosen preferred",
+    chart="Preference accuracy",
 )
 EVAL_PREFERRED = MetricSpec(
     key="eval_preferred_share",
-    title="Validation chosen preferred",
+    title="Validation preference accuracy",
     source="eval",
     better="higher",
     is_objective=True,
-    chart="Chosen preferred",
+    chart="Preference accuracy",
     note="The share of pairs whose better answer the model prefers. 50 % is chance.",
     is_always_drawn=True,
     tile="always",
@@ -241,7 +241,7 @@ _LIKELIHOOD = tuple(
 )
 BEST_EVAL_PREFERRED = MetricSpec(
     key="best_eval_preferred_share",
-    title="Best validation chosen preferred",
+    title="Best validation preference accuracy",
     better="higher",
     chart="-",
 )

@@ -16,7 +16,7 @@ from sqlmodel import Session, col, func, select
 
 from studio.db.states import RunStatus
 from studio.db.tables import DatasetVersion, Metric, Run, Sample
-from studio.methods import METHODS, METRICS, direction
+from studio.methods import METHODS, METRICS, AnyRecipe, direction
 from studio.metrics import format_value, is_share
 from studio.services.compare import compare
 from studio.services.compare.compare import Comparison
@@ -199,8 +199,10 @@ def _problem(db: Session, made: Comparison, sides: Sequence[Side]) -> str:
             return f"{label} did not finish, so there is no verdict."
         if _is_broken(run):
             return f"The loss of {label} became NaN or infinite."
+    if len({run.recipe.method for run in made.runs}) > 1:
+        return "Not comparable: the runs have different training methods."
     if reason := _unfair(db, made.runs):
-        return f"Not comparable by loss: {reason}."
+        return f"{METRICS[sides[0].objective].title} cannot be compared: {reason}."
     missing = next((side.label for side in sides if not side.values), None)
     return f"{missing} has no validation result to compare." if missing else ""
 
@@ -212,17 +214,21 @@ def _is_broken(run: Run) -> bool:
 
 
 def _unfair(db: Session, compared: Sequence[Run]) -> str:
-    """Return why the losses of runs have different meanings; empty if they have one."""
+    """Return why the results of runs of one method cannot be compared; empty if they can."""
     recipes = [run.recipe for run in compared]
-    if len({recipe.method for recipe in recipes}) > 1:
-        return "the runs have different training methods"
-    if len({recipe.base_model for recipe in recipes}) > 1:
+    if len({recipe.base_model for recipe in recipes}) > 1 and _has_unit(recipes[0]):
         return "the runs have different base models, which may split text differently"
     if len({run.dataset_version_id for run in compared}) > 1:
         return "the runs have different validation rows"
     if len({repr(recipe.data) for recipe in recipes}) > 1:
         return "the runs have different data settings, so their validation examples differ"
     return "the runs hold out different validation rows" if _splits_differ(db, compared) else ""
+
+
+def _has_unit(recipe: AnyRecipe) -> bool:
+    """Whether a recipe is judged in nats: a share of right answers means the same in any model."""
+    metrics = METHODS[recipe.method].metrics
+    return bool(metrics.unit(metrics.objective.key))
 
 
 def _splits_differ(db: Session, compared: Sequence[Run]) -> bool:
@@ -293,6 +299,8 @@ def _noise_line(ranked: Sequence[Side], difference: Difference) -> str:
     largest = _limit(ranked[0].values, ranked[-1].values)
     if is_share(ranked[0].objective):
         limit = f"{100 * largest:.2g}"
+        if limit == "1":
+            return "Seeds alone explain a difference of up to 1 point (t-test, 95 %)."
         return f"Seeds alone explain a difference of up to {limit} points (t-test, 95 %)."
     limit = f"{largest:.2g}"
     return f"Seeds alone explain a difference of up to {limit} (t-test, 95 %)."

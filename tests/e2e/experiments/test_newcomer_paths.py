@@ -66,7 +66,7 @@ PATHS = {
             for one, two in SUMS
         ),
         "Learn from comparisons",
-        "Validation chosen preferred",
+        "Validation preference accuracy",
         chat,
     ),
     "kto": Path(
@@ -108,7 +108,7 @@ PATHS = {
             for one, two in SUMS
         ),
         "Learn to score answers",
-        "Validation chosen preferred",
+        "Validation preference accuracy",
         score,
         is_offered=False,
     ),

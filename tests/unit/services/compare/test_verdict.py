@@ -96,9 +96,24 @@ def test_shares_are_compared_as_percentages_not_as_parts_of_each_other(db: Sessi
     made = judged(db, *first, second)
 
     assert made.evidence[:2] == [
-        "Validation chosen preferred: float32 69.5 % ± 0.707 % (n = 2); bfloat16 50 % (n = 1)",
+        "Validation preference accuracy: float32 69.5 % ± 0.707 % (n = 2); bfloat16 50 % (n = 1)",
         "Seeds alone explain a difference of up to 11 points (t-test, 95 %).",
     ]
+
+
+def test_methods_not_judged_by_loss_are_named_by_what_judges_them(db: Session) -> None:
+    made = judged(db, train_reward(db, 0.7), train_reward(db, 0.6, data={"max_length": 32}))
+
+    (headline,) = made.headline
+    assert headline.startswith("Validation preference accuracy cannot be compared: the runs have ")
+
+
+def test_shares_of_different_base_models_are_compared(db: Session) -> None:
+    made = judged(db, train_reward(db, 0.7), train_reward(db, 0.5, base_model="someone/model"))
+
+    assert "cannot be compared" not in made.headline[0]
+    made = judged(db, train(db, 1.0), train(db, 1.5, base_model="someone/model"))
+    assert made.headline[0].startswith("Validation loss cannot be compared: ")
 
 
 def test_losses_of_different_methods_have_no_difference(db: Session) -> None:
@@ -107,7 +122,7 @@ def test_losses_of_different_methods_have_no_difference(db: Session) -> None:
 
     assert [cell.delta for cell in made.metrics["eval_loss"]] == [None, None]
     assert verdict.judge(db, made).headline == [
-        "Not comparable by loss: the runs have different training methods."
+        "Not comparable: the runs have different training methods."
     ]
 
 
@@ -194,7 +209,7 @@ def test_losses_of_different_rows_are_not_compared(
 ) -> None:
     made = judged(db, train(db, 1.0), train(db, 0.1, **recipe))
 
-    assert made.headline[0].startswith("Not comparable by loss: ")
+    assert made.headline[0].startswith("Validation loss cannot be compared: ")
     assert made.headline[0].endswith(reason)
 
 
