@@ -22,9 +22,14 @@ from studio.recipe.fields import (
     title_from_name,
 )
 from studio.recipe.precision import PRECISIONS, Precision
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext, ngettext
 from studio.web.i18n.translation import translate
 from studio.web.rendering.navigation import SHORTCUTS
 from studio.web.rendering.render import block, page
+
+_GROUP_TITLES = {"openai": "OpenAI", "chores": "Tasks"}
+"""Titles of groups of calls that are not their tag with a capital."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -90,7 +95,8 @@ def parse_document(document: Document) -> ApiReference:
     by_group: dict[str, list[Endpoint]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            group = operation.get("tags", ["other"])[0].capitalize()
+            tag = operation.get("tags", ["other"])[0]
+            group = _GROUP_TITLES.get(tag, tag.capitalize())
             by_group.setdefault(group, []).append(_endpoint(document, method, path, operation))
     shapes = document["components"]["schemas"]
     return ApiReference(
@@ -287,12 +293,36 @@ def _contains_all(words: list[str], *texts: str) -> bool:
     return all(word in joined for word in words)
 
 
+def default_amount(value: object, unit: str) -> str:
+    """Format a default with its unit, if it has one alone."""
+    text = formatting.setting(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return text
+    match unit:
+        case "steps":
+            return ngettext("%(steps)s step", "%(steps)s steps", round(value)) % {"steps": text}
+        case "minutes":
+            template = ngettext("%(minutes)s minute", "%(minutes)s minutes", round(value))
+            return template % {"minutes": text}
+        case "tokens" | "layers" | "newest":
+            return f"{text} {gettext(unit)}"
+        case _:
+            return text
+
+
 SearchText = Annotated[str, Query(max_length=200)]
 
 
 @router.get("/help")
 def index(request: Request, q: SearchText = "") -> Response:
-    return page(request, "help/index.html", q=q, found=search_help(q), shortcuts=SHORTCUTS)
+    return page(
+        request,
+        "help/index.html",
+        q=q,
+        found=search_help(q),
+        shortcuts=SHORTCUTS,
+        default_amount=default_amount,
+    )
 
 
 @router.get("/help/shortcuts")

@@ -54,6 +54,20 @@ def test_every_related_setting_exists() -> None:
     assert [one for entry in known.values() for one in entry.knob.related if one not in known] == []
 
 
+def test_defaults_are_listed_with_their_unit(client: TestClient) -> None:
+    rows = {
+        row.one("th").text: row.all("td")[-1].text
+        for row in parse_page(client.get("/help").text).all("tr")
+        if row.all("td")
+    }
+
+    assert (rows["Log every"], rows["Gradient accumulation"]) == ("1 step", "1 step")
+    assert (rows["Max sequence length"], rows["Warm-up"]) == (
+        "1 024 tokens",
+        "0.03",
+    )
+
+
 def test_unknown_setting_returns_404(client: TestClient) -> None:
     assert client.get("/help/knobs/optimisation.luck").status_code == 404
 
