@@ -10,7 +10,7 @@ from studio.services.studies.study_statistics import (
     PrecisionResult,
     SampleStats,
 )
-from studio.web.i18n import formatting
+from studio.web.i18n import formatting, locale
 from studio.web.i18n.locale import gettext, ngettext
 
 _SMALL = 0.1
@@ -53,7 +53,8 @@ def format_share(value: float) -> str:
     percent = value * 100
     has_tenths = 0.05 <= abs(percent) < 0.95  # noqa: PLR2004 -- what one decimal can show
     text = f"{percent:.1f}" if has_tenths else f"{percent:.0f}"
-    return f"{text.removesuffix('-0').replace('-', formatting.MINUS) or '0'}\N{NO-BREAK SPACE}%"
+    digits = text.removesuffix("-0").replace("-", formatting.MINUS) or "0"
+    return f"{digits}\N{NO-BREAK SPACE}%" if locale.is_english() else f"{digits}%"
 
 
 def format_ratio(ratio: SampleStats) -> str:

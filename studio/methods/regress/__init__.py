@@ -78,7 +78,12 @@ EVAL_SPEARMAN = MetricSpec(
 """Spearman's correlation: 1 if the model sorts the texts rightly. Of several numbers, the mean."""
 _ERRORS = tuple(
     MetricSpec(
-        key=key, title=title, source="eval", better="lower", is_objective=True, chart="Error"
+        key=key,
+        title=title,
+        source="eval",
+        better="lower",
+        is_objective=True,
+        chart="Prediction error",
     )
     for key, title in (("eval_rmse", "Validation RMSE"), ("eval_mae", "Validation MAE"))
 )

@@ -83,7 +83,7 @@ def _memory_tile(usage: HardwareUsage, run: RunUsage | None, points: Sequence[Po
     return Tile(
         title=gettext("Memory"),
         value=formatting.size(usage.memory_used_bytes),
-        detail=_joined(gettext("of %(total)s") % {"total": formatting.size(total)}, note),
+        detail=_joined(gettext("of %(room)s") % {"room": formatting.size(total)}, note),
         share=usage.memory_used_bytes / total,
         own_share=min(of_runs, usage.memory_used_bytes) / total or None,
         is_high=usage.memory_used_bytes / total >= MEMORY_SHARE,
@@ -97,7 +97,7 @@ def _disk_tile(usage: HardwareUsage) -> Tile:
     return Tile(
         title=gettext("Disk"),
         value=gettext("%(size)s free") % {"size": formatting.size(usage.disk_free_bytes)},
-        detail=gettext("of %(total)s") % {"total": formatting.size(usage.disk_total_bytes)},
+        detail=gettext("of %(room)s") % {"room": formatting.size(usage.disk_total_bytes)},
         share=1 - usage.disk_free_bytes / usage.disk_total_bytes,
         is_high=usage.disk_free_bytes < DISK_FREE_BYTES,
     )
@@ -139,7 +139,7 @@ def _tiles_of_gpu(gpu: GpuUsage, points: Sequence[Point]) -> list[Tile]:
             Tile(
                 title=gettext("GPU memory"),
                 value=formatting.size(gpu.memory_used_bytes),
-                detail=gettext("of %(total)s") % {"total": formatting.size(total)},
+                detail=gettext("of %(room)s") % {"room": formatting.size(total)},
                 share=gpu.memory_used_bytes / total,
                 curve=draw_curve(points, read(lambda g: (g.memory_used_bytes or 0) / total)),
             )
@@ -161,7 +161,7 @@ def _power_tile(
     return Tile(
         title=gettext("GPU power"),
         value=_watts(watts),
-        detail=gettext("of %(total)s") % {"total": _watts(limit)} if limit else "",
+        detail=gettext("of %(room)s") % {"room": _watts(limit)} if limit else "",
         share=watts / limit if limit else None,
         curve=draw_curve(points, read(lambda g: (g.watts or 0.0) / limit)) if limit else "",
     )

@@ -27,6 +27,7 @@ _NAMES = re.compile(r"(\w+( \d+)?, )*\w+( \d+)? and \w+( \d+)?")
 """A list of single-word names, perhaps numbered."""
 _DIGIT = re.compile(r"\d")
 _NUMBER = re.compile(r"[-\u2212]?\d\S*( \S+)?")
+_PERCENTAGE = re.compile(r"[-+\u2212]?\d\S* %")
 """A number, and perhaps its unit."""
 _PHRASE = re.compile(r"[^\W\d_] | [^\W\d_]")
 _WIDE = r"[\u2018-\u201d\u3001-\u9fff\uff00-\uffef]"
@@ -194,6 +195,8 @@ def _is_phrase(value: str) -> bool:
 def _value(tag: str, kind: str, value: str) -> str:
     if kind == "list":
         return _list(tag, value)
+    if _PERCENTAGE.fullmatch(value):
+        return value.replace(" ", "")
     return _translate(tag, value) if " " in value or kind == "word" else value
 
 

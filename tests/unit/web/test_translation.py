@@ -150,6 +150,7 @@ def test_the_kinds_of_values_are_known() -> None:
         ("Must be x.", "必须是 x。"),
         ("These columns are not used: my data.", "这些列没有使用：my data。"),
         ("These columns are not used: a, b and c.", "这些列没有使用：a、b 和 c。"),
+        ("Other programs use 95 % of the CPU.", "其他程序占用了 95% 的 CPU。"),
     ],
 )
 def test_values_stay_as_they_are(text: str, translated: str) -> None:

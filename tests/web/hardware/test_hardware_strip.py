@@ -79,7 +79,7 @@ def test_problems_are_shown_in_chinese(client: TestClient, engine: Engine) -> No
 
     shown = strip(client, "/queue").all("p")
     assert [note.text for note in shown] == [
-        "内存即将用满：95 %。",  # noqa: RUF001 -- Chinese
+        "内存即将用满：95%。",  # noqa: RUF001 -- Chinese
         "GPU 0 未能全速运行。原因：功率上限。",  # noqa: RUF001 -- Chinese
     ]
 
