@@ -122,7 +122,7 @@ def _row_changes(old: Mapping, new: Mapping) -> Iterator[str]:
     if old.deduplicate != new.deduplicate:
         yield f"{DEDUPLICATE_LABELS[new.deduplicate]}."
     if old.sample != new.sample:
-        yield f"{new.sample:,} rows are sampled." if new.sample else "All rows, without sampling."
+        yield _describe_sample(new.sample)
     if old.split != new.split:
         yield f"{describe_split(new.split)}."
     if old.seed != new.seed:
@@ -137,6 +137,12 @@ def describe_condition(condition: Condition) -> str:
         else _quote(condition.value)
     )
     return _CONDITION_TEXTS[condition.op].format(column=condition.column, value=value)
+
+
+def _describe_sample(rows: int | None) -> str:
+    if not rows:
+        return "All rows, without sampling."
+    return "1 row is sampled." if rows == 1 else f"{rows:,} rows are sampled."
 
 
 def describe_split(split: Split) -> str:

@@ -97,9 +97,10 @@ def delete(db: Session, experiment_id: int) -> None:
         select(func.count()).select_from(Run).where(Run.experiment_id == experiment_id)
     ).one()
     if runs:
-        raise ConflictError(
-            f"Experiment {experiment_id} has {runs} runs.", hint="Delete its runs first."
-        )
+        message = f"Experiment {experiment_id} has {runs} runs."
+        if runs == 1:
+            message = f"Experiment {experiment_id} has a run."
+        raise ConflictError(message, hint="Delete its runs first.")
     db.delete(experiment)
 
 

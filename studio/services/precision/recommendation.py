@@ -90,7 +90,10 @@ def _non_finite_weights(_recipe: AnyRecipe, facts: ModelFacts) -> str:
     if not layers:
         return ""
     count = sum(layers.values())
-    summary = f"{count:,} weights of this model are NaN or infinite, in {join_names(tuple(layers))}"
+    names = join_names(tuple(layers))
+    summary = f"{count:,} weights of this model are NaN or infinite, in {names}"
+    if count == 1:
+        summary = f"1 weight of this model is NaN or infinite, in {names}"
     return (
         f"{summary}: a run would fail before its first step. Download it again or choose another."
     )

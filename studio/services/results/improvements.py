@@ -182,7 +182,7 @@ def _by_data(verdict: RunVerdict, rows: int | None) -> Iterator[Improvement]:
     if verdict.trend.shape == "overfitting" and not verdict.trend.is_worse:
         reason = f"It memorised its {rows} training rows; more rows delay that."
     elif rows < FEW_ROWS and _is_imperfect(verdict):
-        reason = f"It trained on {rows} rows only."
+        reason = "It trained on 1 row only." if rows == 1 else f"It trained on {rows} rows only."
     else:
         return
     yield Improvement(kind="data", title="Add more data", reason=reason)

@@ -315,6 +315,9 @@ def _warnings(labelled: LabelledRow, max_length: int) -> Iterator[str]:
     elif trained_after:
         truncated = len(labelled.ids) - max_length
         share = "all" if trained_after == truncated else f"{trained_after:,}"
+        if truncated == 1:
+            yield "The last token is truncated; it would have been trained on."
+            return
         yield f"{truncated:,} tokens are truncated, {share} of which would have been trained on."
 
 

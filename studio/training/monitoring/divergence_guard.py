@@ -400,10 +400,18 @@ def refuse_nonfinite_base(model: nn.Module, name: str) -> None:
     else:
         counts = weight_formats.count_nonfinite(name)
     if counts:
+        count, names = sum(counts.values()), _join_names(list(counts))
+        message = (
+            f"{count:,} weights of the base model are NaN or infinite, in {names}. Nothing was "
+            "trained."
+        )
+        if count == 1:
+            message = (
+                f"1 weight of the base model is NaN or infinite, in {names}. Nothing was trained."
+            )
         raise TrainingError(
             "corrupt_weights",
-            f"{sum(counts.values()):,} weights of the base model are NaN or infinite, in "
-            f"{_join_names(list(counts))}. Nothing was trained.",
+            message,
             hint="Download the model again, or choose another one.",
         )
 

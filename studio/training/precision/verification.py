@@ -64,8 +64,8 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
         if missing := weights_without_optimizer(self._trainer):
             raise TrainingError(
                 "orphans",
-                f"{len(missing)} weights are not in the optimizer and would not be trained, first "
-                f"{missing[0]}.",
+                "Some weights are not in the optimizer and would not be trained: "
+                f"{len(missing)}, first {missing[0]}.",
             )
         # Checked first: a weight in a wrong format may prevent the forward pass altogether.
         self._refuse_difference(

@@ -167,7 +167,9 @@ def to_markdown(report: StudyReport) -> str:
     """Write the report as a Markdown document."""
     study = report.study
     intro = f"Seeds {', '.join(map(str, study.seeds))}; " + (
-        f"{study.max_steps} steps." if study.max_steps else "number of steps as in the recipe."
+        f"{format_count(study.max_steps, 'step')}."
+        if study.max_steps
+        else "number of steps as in the recipe."
     )
     parts = [f"# Precision study: {_escape_markdown(study.name)}", intro]
     parts.append(

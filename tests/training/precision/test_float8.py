@@ -123,7 +123,7 @@ def test_audit_detects_weights_missing_from_optimizer(model: Path, tmp_path: Pat
     convert_to_float8_training(made.trainer.model.model, config=theirs)
 
     assert unmade(made) == (
-        "14 weights are not in the optimizer and would not be trained, first "
+        "Some weights are not in the optimizer and would not be trained: 14, first "
         "model.layers.0.self_attn.q_proj.weight."
     )
 
