@@ -31,6 +31,9 @@ class MetricSpec:
     """The better direction, or empty if neither is."""
     starts_at_zero: bool = False
     """Whether it is 0 before training: then a change is absolute, not relative."""
+    guess: float | None = None
+    """What guessing reaches, of a metric that is better the higher it is; None if it has no such
+    value."""
     rounding_key: str = ""
     """The metric that says how much of a value may be rounding error, if one does."""
     is_noiseless: bool = False

@@ -198,6 +198,7 @@ EVAL_PREFERRED = MetricSpec(
     title="Validation preference accuracy",
     source="eval",
     better="higher",
+    guess=0.5,
     is_objective=True,
     chart="Preference accuracy",
     note="The share of pairs whose better answer the model prefers. 50 % is chance.",

@@ -95,6 +95,7 @@ EVAL_MARGIN = MetricSpec(
     is_always_drawn=True,
     tile="always",
     starts_at_zero=True,
+    guess=0.0,
     rounding_key=REWARD_ROUNDING,
 )
 """How much more the model has raised good answers than bad ones, on average."""

@@ -52,6 +52,7 @@ class RegressRecipe(HeadRecipe):
 EVAL_R2 = MetricSpec(
     key="eval_r2",
     starts_at_zero=True,
+    guess=0.0,
     title="Validation R²",
     source="eval",
     better="higher",

@@ -69,6 +69,8 @@ class ValidationTrend:
     share and a metric that starts at 0; negative if it got worse."""
     rows: int = 0
     """How many validation rows it was measured on; 0 if unknown."""
+    is_guessing: bool = False
+    """Whether it ended no better than guessing."""
 
     @property
     def is_worse(self) -> bool:
@@ -188,6 +190,8 @@ def _judge_trend(trend: ValidationTrend) -> tuple[str, bool | None]:
         return f"It hardly changed: validation went from {first} to {last}", False
     if trend.is_worse:
         return f"It got worse: validation went from {first} to {last}", False
+    if trend.is_guessing:
+        return f"It is no better than guessing yet: validation went from {first} to {last}", False
     return f"It learned: validation went from {first} to {last}", True
 
 
@@ -242,6 +246,7 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec, rows: int = 0) -> 
         last_step=last_step,
         gain=gain,
         rows=rows,
+        is_guessing=spec.guess is not None and last <= spec.guess,
     )
 
 

@@ -9,6 +9,7 @@ from studio.db.tables import Sample
 from studio.methods import METHODS
 from studio.methods.classify import EVAL_MACRO_F1
 from studio.methods.kto import EVAL_MARGIN
+from studio.methods.regress import EVAL_R2
 from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
 from studio.services.results import run_verdict
 from studio.services.runs import attempts
@@ -99,6 +100,22 @@ def test_metric_that_starts_at_zero_has_absolute_changes(
 
     assert trend.shape == shape
     assert run_verdict.judge(NO_SCORE, NO_SCORE, trend)[1] == is_success
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ((-0.9, -0.1), "It is no better than guessing yet: validation went from -0.9 to -0.1"),
+        ((-0.9, 0.3), "It learned: validation went from -0.9 to 0.3"),
+    ],
+)
+def test_gain_that_reaches_no_more_than_guessing_is_no_success(
+    values: tuple[float, ...], sentence: str
+) -> None:
+    trend = run_verdict.describe_trend(list(enumerate(values)), EVAL_R2)
+
+    judged = run_verdict.judge(NO_SCORE, NO_SCORE, trend)[0]
+    assert judged.replace("\N{MINUS SIGN}", "-") == sentence
 
 
 @pytest.mark.parametrize(
