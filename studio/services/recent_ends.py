@@ -15,6 +15,7 @@ from sqlmodel import Session, col, func, select
 from studio.db.states import RunStatus, SweepStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run, Study, Sweep
+from studio.methods import METHODS
 from studio.services.metrics import metric_summaries
 from studio.services.runs import failure_report
 from studio.services.runs.fixes import Fix
@@ -26,7 +27,7 @@ _MAX_READ = 100
 """More are only counted."""
 
 _RESULT_KEYS = ("eval_loss", "loss")
-"""The metrics that sum up a run, the best first."""
+"""The metrics that sum up a run whose objective was not measured, the best first."""
 
 _ENDED = (RunStatus.SUCCEEDED, RunStatus.FAILED)
 
@@ -38,7 +39,7 @@ _End = tuple[datetime, Run | Sweep | Study]
 class EndedRun:
     run: Run
     result: MetricSummary | None
-    """Its validation loss, or its training loss if it was not validated."""
+    """What its method is judged by, or its training loss if it was not validated."""
     fix: Fix | None
     """The likeliest fix of a failed run."""
     kind: Literal["run"] = "run"
@@ -115,7 +116,8 @@ def list_recent(db: Session, since: datetime, seen: Collection[str]) -> RecentEn
     ends.sort(key=lambda end: end[0], reverse=True)
     listed = ends[:MAX_LISTED]
     ids = [item.id or 0 for _at, item in listed if isinstance(item, Run)]
-    summaries = metric_summaries.load_by_run(db, ids, _RESULT_KEYS)
+    keys = {key for _at, item in listed if isinstance(item, Run) for key in _result_keys(item)}
+    summaries = metric_summaries.load_by_run(db, ids, sorted(keys))
     return RecentEnds(
         [
             _ended_run(db, item, summaries.get(item.id or 0, {}))
@@ -170,7 +172,7 @@ def _studies(db: Session, since: datetime) -> list[_End]:
 
 
 def _ended_run(db: Session, run: Run, summaries: dict[str, MetricSummary]) -> EndedRun:
-    return EndedRun(run=run, result=_result(summaries), fix=_first_fix(db, run))
+    return EndedRun(run=run, result=_result(run, summaries), fix=_first_fix(db, run))
 
 
 def _ended_group(db: Session, group: Sweep | Study, at: datetime) -> EndedGroup:
@@ -182,8 +184,12 @@ def _ended_group(db: Session, group: Sweep | Study, at: datetime) -> EndedGroup:
     return EndedGroup(kind=kind, group=group, ended_at=at, counts=counts, best=best)
 
 
-def _result(summaries: dict[str, MetricSummary]) -> MetricSummary | None:
-    found = (summaries.get(key) for key in _RESULT_KEYS)
+def _result_keys(run: Run) -> tuple[str, ...]:
+    return (METHODS[run.recipe.method].objective.key, *_RESULT_KEYS)
+
+
+def _result(run: Run, summaries: dict[str, MetricSummary]) -> MetricSummary | None:
+    found = (summaries.get(key) for key in _result_keys(run))
     return next((summary for summary in found if summary and summary.curve), None)
 
 

@@ -63,6 +63,20 @@ def test_result_worse_than_the_start_is_called_worse(client: TestClient, engine:
     assert item.one(class_="ended-result").text == "Validation loss 3.5 → 70 worse"
 
 
+def test_result_is_what_the_method_is_judged_by(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        run.recipe = make_recipe(method="classify")
+        told = ((1, 3.5, 0.1), (2, 3.8, 0.4))
+        logged = [metrics_event(step, eval_loss=loss, eval_macro_f1=f1) for step, loss, f1 in told]
+        attempts.apply_events(db, run, [*logged, Finished(metrics={})], 10)
+
+    (item,) = listed(client)
+    words = item.one(class_="ended-result").text
+    assert words.startswith("Validation macro F1 ")
+    assert "worse" not in words
+
+
 def test_failed_run_shows_reason_and_first_fix(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.fail(db, make_running(db), OUT_OF_MEMORY)
