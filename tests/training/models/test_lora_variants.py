@@ -151,6 +151,27 @@ def test_reference_of_a_preference_run_is_the_model_before_training(
     assert tiny.metric_values(run, "eval_reward_margin")[0] == pytest.approx(0, abs=1e-4)
 
 
+@pytest.mark.parametrize("variant", CHANGING)
+def test_reference_scores_are_those_of_the_untouched_base(
+    variant: str, model: Path, tmp_path: Path
+) -> None:
+    plain = LORA | {"preference__reference": "precomputed"}
+    changes = {"plain": plain, variant: LORA | {"adapter__variant": variant}}
+    untouched, found = (
+        torch.stack(
+            [
+                row["reference"]
+                for row in test_preferences.make_trainer(
+                    test_preferences.write_run(tmp_path / name, model, knobs)
+                ).train_dataset
+            ]
+        )
+        for name, knobs in changes.items()
+    )
+
+    torch.testing.assert_close(found, untouched, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["pissa", "olora"])
 def test_start_equals_pefts_own(name: str, model: Path, tmp_path: Path) -> None:
     """The product of the matrices and the rest of the base are those of upstream."""

@@ -22,7 +22,7 @@ from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 from tests.training.checkpoints.resumed_runs import SAVED, STEPS
 from tests.training.export.test_export import as_trained, exported, logits
-from tests.training.runs import test_preferences
+from tests.training.runs import test_preferences, test_sequence_to_sequence
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -147,6 +147,21 @@ def test_reference_of_a_preference_run_is_the_model_without_adapter(
     assert not load_recipe(run).precomputes_reference  # type: ignore[attr-defined] # a DPO recipe
     assert tiny.metric_values(run, "eval_loss")[0] == pytest.approx(0.693147, abs=1e-4)
     assert tiny.metric_values(run, "eval_reward_margin")[-1] > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoder_decoder_models_learn_too(kind: str, tmp_path: Path) -> None:
+    base = test_sequence_to_sequence.write_model(tmp_path / "t5", "t5")
+    changes = OTHERS[kind] | {"adapter__target_modules": "attention"}
+    run = test_sequence_to_sequence.train(
+        tmp_path / "run", base, test_sequence_to_sequence.LEARNS | changes
+    )
+
+    losses = tiny.metric_values(run, "eval_loss")
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    assert min(losses) < losses[0] * 0.95
+    names = load_file(run.artifacts / "adapter_model.safetensors")
+    assert all("Attention" in name for name in names)
 
 
 def test_factors_scale_inputs_of_the_layer_back_and_outputs_of_the_others(

@@ -88,18 +88,22 @@ LEARNS: Changes = {
 }
 
 
+def write_model(folder: Path, family: str) -> Path:
+    """Save a random model of a family, with a tokenizer that has no chat template."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForSeq2SeqLM.from_config(FAMILIES[family]).save_pretrained(folder)
+    reader = tiny.tokenizer()
+    reader.chat_template = None
+    reader.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Save a random model of each family, with a tokenizer that has no chat template."""
+    """Save a random model of each family."""
     root = tmp_path_factory.mktemp("models")
-    for name, config in FAMILIES.items():
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            AutoModelForSeq2SeqLM.from_config(config).save_pretrained(root / name)
-        reader = tiny.tokenizer()
-        reader.chat_template = None
-        reader.save_pretrained(root / name)
-    return {name: root / name for name in FAMILIES}
+    return {name: write_model(root / name, name) for name in FAMILIES}
 
 
 @pytest.fixture

@@ -214,7 +214,7 @@ def test_rejected_plan_is_also_rejected_at_start(client: TestClient, overflowing
 
 
 def test_form_labels_quantised_formats(client: TestClient) -> None:
-    choice = parse_page(client.get("/new").text).one(id="adapter-base_dtype")
+    choice = parse_page(client.get("/new").text).one(id="adapter-lora-base_dtype")
 
     assert {one.attributes["value"]: one.text for one in choice.all("option")} == {
         "native": "As saved",

@@ -127,7 +127,9 @@ def test_every_recipe_setting_can_be_swept(client: TestClient) -> None:
     new = parse_page(client.get("/new?from=experiment:1").text).one(id="form")
 
     here = {one.attributes["name"] for one in form.all("input") if "name" in one.attributes}
-    missing = {name for name, _value in form_fields(new) if f"space.{name}" not in here}
+    settings = {one.attributes.get("name"): one.attributes.get("data-setting") for one in new.all()}
+    names = {settings[name] or name for name, _value in form_fields(new)}
+    missing = {name for name in names if f"space.{name}" not in here}
     assert missing == {"method", "preset", "name", "notes", "from", "view", "paste"}
 
 

@@ -1,6 +1,7 @@
 """OpenAI's fine-tuning interface: what a job becomes, how it is told, and what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -14,6 +15,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.services.runs import run_commands, runs, states
 from tests.support import factories
+from tests.unit.weights import safetensors_folders
 
 ROWS = "".join(json.dumps(row) + "\n" for row in factories.ROWS).encode()
 
@@ -157,6 +159,21 @@ def test_rows_that_the_method_cannot_read_are_rejected(client: TestClient) -> No
 
     assert answer.status_code == 400
     assert "cannot train on conversations" in answer.json()["error"]["message"]
+
+
+def test_encoder_decoder_models_get_the_method_made_for_them(
+    client: TestClient, tmp_path: Path
+) -> None:
+    weights = {"a": ("F32", [0.5] * 4)}
+    folder = str(safetensors_folders.write(tmp_path / "t5", weights, model_type="t5"))
+    refused = ask(client, model=folder)
+    job = ask(
+        client, model=folder, x_studio={"method": "seq2seq", "rewriting": {"judged_answers": 8}}
+    ).json()
+
+    recipe = job["x_studio"]["recipe"]
+    assert (refused.status_code, "encoder" in refused.text) == (400, True)
+    assert (recipe["method"], recipe["rewriting"]["judged_answers"]) == ("seq2seq", 8)
 
 
 def test_x_studio_names_a_method_that_openai_lacks(client: TestClient) -> None:

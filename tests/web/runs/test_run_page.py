@@ -444,7 +444,7 @@ def test_finished_run_offers_to_continue(client: TestClient, engine: Engine) -> 
     link = shown(client).one("li", id="do-continue").one("a")
     form = parse_page(client.get(link.attributes["href"]).text)
 
-    assert form.one("input", id="adapter-continue_from").attributes["value"] == "run-1"
+    assert form.one("input", id="adapter-lora-continue_from").attributes["value"] == "run-1"
     assert "continues run-1" in form.text
     assert shown(client, 2).all("li", id="do-continue") == []
 

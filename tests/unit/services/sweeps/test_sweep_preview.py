@@ -85,6 +85,27 @@ def test_adapter_settings_vary_only_with_their_adapter_kind(db: Session) -> None
     ]
 
 
+def test_setting_of_several_adapters_varies_with_each_of_them(db: Session) -> None:
+    space: SearchSpace = {
+        "adapter.kind": several("oft", "ia3", "full"),
+        "adapter.oft_block_size": several("16"),
+        "adapter.target_modules": several("attention", "mlp"),
+    }
+    found = sweep_preview.preview(db, make_recipe(), SweepPlan(space=space))
+
+    targets = [one.get("adapter.target_modules") for one in found.planned]
+    assert [one["adapter.kind"] for one in found.planned] == ["oft", "oft", "ia3", "ia3", "full"]
+    assert targets == ["attention", "mlp", "attention", "mlp", None]
+
+
+def test_settings_of_encoder_decoder_models_can_be_swept(db: Session) -> None:
+    recipe = make_recipe(method="seq2seq", base_model="google-t5/t5-small")
+    space: SearchSpace = {"rewriting.label_smoothing": several("0", "0.1"), RANK: several("4", "8")}
+    found = sweep_preview.preview(db, recipe, SweepPlan(space=space, metric="eval_chrf_share"))
+
+    assert (found.count, found.left_out) == (4, 0)
+
+
 def test_setting_unused_by_all_runs_is_rejected(db: Session) -> None:
     plan = SweepPlan(space={RANK: several("4", "8")})
     with pytest.raises(InvalidError) as refused:
