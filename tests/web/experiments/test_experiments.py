@@ -49,7 +49,7 @@ def test_default_form_can_be_submitted(client: TestClient, engine: Engine) -> No
 def test_form_shows_every_setting(client: TestClient) -> None:
     names = {control.attributes.get("name", "") for control in form(client).all()}
 
-    assert {one.name for one in fieldset(RECIPE, {}).all_inputs()} - names == set()
+    assert {one.field for one in fieldset(RECIPE, {}).all_inputs()} - names == set()
 
 
 def test_every_setting_has_help_text(client: TestClient) -> None:
