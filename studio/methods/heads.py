@@ -8,6 +8,13 @@ from annotated_types import Ge, Le
 from studio.recipe.base import Conflict, Recipe
 from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.sections import LearningRate, NoSamples, Optimisation
+from studio.weights.architectures import SCORING, ModelKind
+from studio.weights.encoders import ENCODERS
+
+SCORABLE: frozenset[ModelKind] = frozenset({"causal", "encoder"})
+"""The kinds of models that learn what a text is."""
+SCORABLE_FAMILIES = SCORING | frozenset(ENCODERS)
+"""Their families."""
 
 
 class HeadOptimisation(Optimisation):

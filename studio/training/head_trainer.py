@@ -35,7 +35,7 @@ class HeadTrainer(RunTrainer, Trainer):  # type: ignore[misc] # upstream is unty
         if is_new and self.head_lr_ratio != 1:
             ids = {
                 id(weight)
-                for module in heads.output_modules(self.model)
+                for module in heads.new_modules(self.model)
                 for weight in module.parameters()
             }
             rate = self.head_lr_ratio * self.args.learning_rate

@@ -34,6 +34,7 @@ from studio.training.models import (
     weight_formats,
 )
 from studio.training.precision import float8, format_audit
+from studio.weights import encoders
 from studio.weights.architectures import ModelKind
 
 LoadModel = Callable[..., PreTrainedModel]
@@ -84,12 +85,9 @@ class TrainingJob:
         *,
         kinds: frozenset[ModelKind] = frozenset({"causal"}),
     ) -> "TrainingJob":
-        """Load and tokenise what the recipe names; `enter` is called with each phase.
-
-        Base models are of these kinds, and get the head that `choose_head` returns, if any.
-        """
-        spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+        """Load and tokenise what the recipe names; `enter` is called with each phase."""
         _refuse_conflicts(recipe)
+        spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         adapter, mode = recipe.adapter, PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer, pieces = _load_tokenizer(recipe, spec, run)
@@ -98,13 +96,14 @@ class TrainingJob:
         config = _load_config(recipe, spec, head, tokenizer, kinds)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
-        memory_probe = MemoryProbe()
+        probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
         new_tokens.extend(model, tokenizer, pieces)
         _prepare_weights(model, mode, recipe)
         enter("tokenising")
-        template = _make_template(rows, recipe, tokenizer)
-        train, validation = _tokenise_parts(rows, recipe, spec, template, tokenizer, tokenise)
+        template = _make_template(rows, recipe, config, tokenizer)
+        limited = _limit_length(recipe, config)
+        train, validation = _tokenise_parts(rows, limited, spec, template, tokenizer, tokenise)
         return cls(
             run_dir=run,
             spec=spec,
@@ -121,7 +120,7 @@ class TrainingJob:
             template=template,
             train=train,
             validation=validation,
-            memory_probe=memory_probe,
+            memory_probe=probe,
         )
 
     @property
@@ -211,10 +210,14 @@ def _load_tokenizer(
 
 
 def _make_template(
-    rows: TrainValidationRows, recipe: Recipe, tokenizer: PreTrainedTokenizerBase
+    rows: TrainValidationRows,
+    recipe: Recipe,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> chat_templates.ChatTemplate | None:
-    """Return the chat template of the recipe; None if there is only text."""
-    if not recipe.has_chat_template or not _has_conversations(rows):
+    """Return the chat template of the recipe; None if there is only text, or for an encoder."""
+    has_turns = recipe.has_chat_template and _has_conversations(rows)
+    if not has_turns or heads.encoder_of(config) is not None:
         return None
     chat_templates.set_chat_template(tokenizer, recipe.data.chat_template)
     return chat_templates.ChatTemplate(tokenizer)
@@ -242,6 +245,17 @@ def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
 
 def _has_conversations(parts: TrainValidationRows) -> bool:
     return any(row.text is None for part in parts for row in part)
+
+
+def _limit_length(recipe: Recipe, config: PreTrainedConfig) -> Recipe:
+    """Return the recipe with texts no longer than an encoder has positions for."""
+    limit = encoders.max_tokens(config.to_dict())
+    if limit is None or limit >= recipe.data.max_length:
+        return recipe
+    message = f"texts are truncated to {limit:,} tokens: this model has no positions for more"
+    print(message, flush=True)  # noqa: T201 -- the run's own log
+    data = recipe.data.model_copy(update={"max_length": limit})
+    return recipe.model_copy(update={"data": data})
 
 
 def _tokenise_parts(

@@ -116,9 +116,18 @@ def _trained_part(adapter: FullFineTune) -> str:
 
 
 def build_export_card(
-    name: str, recipe: Recipe, base: str, spec: ExportSpec, metrics: Mapping[str, float]
+    name: str,
+    recipe: Recipe,
+    base: str,
+    spec: ExportSpec,
+    metrics: Mapping[str, float],
+    *,
+    has_chat_template: bool = True,
 ) -> str:
-    """Write the card of an exported model: its format, and what the conversion changed."""
+    """Write the card of an exported model: its format, and what the conversion changed.
+
+    Without a chat template, the model reads a text as its tokenizer writes one.
+    """
     what = "adapter" if spec.kind == "adapter" else "model"
     front: dict[str, Any] = {
         "library_name": "peft" if spec.kind == "adapter" else "transformers",
@@ -141,10 +150,15 @@ def build_export_card(
         computed=_MEASURED_NOTES[recipe.outputs][what].format(spec.dtype),
         load=_LOAD_EXAMPLES[recipe.outputs][what].format(
             base=base if is_on_hub(base) else f"path/to/{base}",
-            read=_READ.get(recipe.outputs, ""),
+            read=_read_example(recipe, has_chat_template=has_chat_template),
             **_load_arguments(recipe),
         ),
     )
+
+
+def _read_example(recipe: Recipe, *, has_chat_template: bool) -> str:
+    example = _READ.get(recipe.outputs, "")
+    return example if has_chat_template else example.replace(_READ_CHAT, _READ_TEXT)
 
 
 _EXPORT_TEMPLATE = """\
@@ -292,11 +306,16 @@ turns = [{"role": "user", "content": "A question"}, {"role": "assistant", "conte
 inputs = tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=True)
 score = model(**inputs).logits[0, 0].item()
 """
-_READ_LABEL = """
+_READ_CHAT = """
 turns = [{"role": "user", "content": "A text"}]
 inputs = tokenizer.apply_chat_template(
     turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
 )
+"""
+_READ_TEXT = """
+inputs = tokenizer("A text", return_tensors="pt")
+"""
+_READ_LABEL = f"""{_READ_CHAT}\
 names, scores = model.config.id2label, model(**inputs).logits[0]
 if model.config.problem_type == "single_label_classification":
     labels = [names[scores.argmax().item()]]
@@ -304,16 +323,12 @@ else:
     given = scores.sigmoid() >= model.config.label_threshold
     labels = [name for number, name in names.items() if given[number]]
 """
-_READ_NUMBER = """
-turns = [{"role": "user", "content": "A text"}]
-inputs = tokenizer.apply_chat_template(
-    turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
-)
+_READ_NUMBER = f"""{_READ_CHAT}\
 scores, config = model(**inputs).logits[0].tolist(), model.config
-numbers = {
+numbers = {{
     config.id2label[i]: score * config.target_deviations[i] + config.target_means[i]
     for i, score in enumerate(scores)
-}
+}}
 """
 _READ = {
     "rewrite": _READ_PROMPT,

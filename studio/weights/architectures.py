@@ -44,6 +44,14 @@ CAUSAL_METHOD_HINT = (
     "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2, or the method "
     "Sequence to sequence."
 )
+ENCODER_METHOD_HINT = (
+    "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2, or the method "
+    "Classification or Regression."
+)
+SCORING_HINT = (
+    "Choose a causal language model, such as Llama, Qwen, Gemma 3 or GPT-2, or an encoder, such as "
+    "BERT, RoBERTa or ModernBERT."
+)
 ENCODER_DECODER_HINT = (
     "Choose an encoder-decoder model, such as T5, BART or Pegasus, or another method."
 )
@@ -56,6 +64,10 @@ def model_hint(kind: ModelKind | None, trainable: Collection[ModelKind]) -> str:
     """Return what to choose instead of a model of a kind, if a method trains others."""
     if "causal" not in trainable:
         return ENCODER_DECODER_HINT
+    if "encoder" in trainable:
+        return SCORING_HINT
+    if kind == "encoder":
+        return ENCODER_METHOD_HINT
     return CAUSAL_METHOD_HINT if kind == "encoder_decoder" else CAUSAL_MODEL_HINT
 
 

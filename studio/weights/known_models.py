@@ -270,3 +270,15 @@ KNOWN_ENCODER_DECODERS = tuple(
     )
 )
 """Models that read a text and write another, smallest first."""
+
+KNOWN_ENCODERS = tuple(
+    KnownModel(repo=repo, family=family, parameters=parameters, dtype="float32", is_chat=False)
+    for repo, family, parameters in (
+        ("distilbert/distilbert-base-uncased", "distilbert", 66_985_530),
+        ("google-bert/bert-base-uncased", "bert", 110_106_428),
+        ("FacebookAI/roberta-base", "roberta", 124_697_433),
+        ("answerdotai/ModernBERT-base", "modernbert", 149_655_232),
+        ("FacebookAI/xlm-roberta-base", "xlm-roberta", 278_295_186),
+    )
+)
+"""Models that read a text from both sides and give labels or numbers, smallest first."""

@@ -228,13 +228,15 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
+    kind = architectures.kind_of(config)
     return ModelFacts(
         family=_family(config),
-        kind=architectures.kind_of(config),
+        kind=kind,
         declared_dtype=_declared_dtype(config),
         quantised=_quantisation_method(config),
         rope=_rope_kind(config),
-        shape=model_config.read(config),
+        # The memory formulas are those of decoders.
+        shape=None if kind == "encoder" else model_config.read(config),
     )
 
 

@@ -7,11 +7,10 @@ from annotated_types import Gt, Lt
 
 from studio.intake.quality.answer_facts import label_problem
 from studio.methods.base import Method, full_preset, lora_preset, quick_preset
-from studio.methods.heads import HeadRecipe, HeadSection
+from studio.methods.heads import SCORABLE, SCORABLE_FAMILIES, HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
 from studio.recipe.fields import FieldSpec
-from studio.weights.architectures import SCORING
 
 
 class Labels(HeadSection):
@@ -112,7 +111,8 @@ METHOD = Method(
         ),
         objective=EVAL_MACRO_F1,
     ),
-    families=SCORING,
+    trainable_kinds=SCORABLE,
+    families=SCORABLE_FAMILIES,
     trains_on={
         "conversation": "The last answer of each conversation is its label, or a list of labels; "
         "what comes before is what the model reads."

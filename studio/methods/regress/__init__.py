@@ -5,11 +5,10 @@ from typing import Annotated, ClassVar, Literal
 
 from studio.intake.quality.answer_facts import number_problem
 from studio.methods.base import Method, full_preset, lora_preset, quick_preset
-from studio.methods.heads import HeadRecipe, HeadSection
+from studio.methods.heads import SCORABLE, SCORABLE_FAMILIES, HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
 from studio.recipe.fields import FieldSpec
-from studio.weights.architectures import SCORING
 
 
 class Numbers(HeadSection):
@@ -106,7 +105,8 @@ METHOD = Method(
         ),
         objective=EVAL_R2,
     ),
-    families=SCORING,
+    trainable_kinds=SCORABLE,
+    families=SCORABLE_FAMILIES,
     trains_on={
         "conversation": "The last answer of each conversation is its number, or several by name; "
         "what comes before is what the model reads."

@@ -20,6 +20,7 @@ from studio.services.models import served_models, service_clients
 from studio.services.models.served_models import ServedModel
 from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS
 from studio.settings import Settings
+from studio.weights import encoders, model_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,16 @@ def build_request(
         UnavailableError: the tokenizer service is not available.
 
     """
-    length = run.recipe.data.max_length
+    config = model_facts.read_config(Path(model.folder) / "config.json")
+    encoder, length = encoders.find(config), run.recipe.data.max_length
+    length = min(length, encoders.max_tokens(config) or length)
     kind: RequestKind = "reading" if run.recipe.outputs == "score" else "prompt"
     reading = TokenizerRequest(
         kind=kind,
         model=model.folder,
         row=dict(row),
         max_length=length,
-        chat_template="model" if run.recipe.has_chat_template else "none",
+        chat_template="model" if run.recipe.has_chat_template and encoder is None else "none",
     )
     prompt = service_clients.render_prompt(settings, reading)
     prompt = prompt.model_copy(update={"ids": prompt.ids[:length]})

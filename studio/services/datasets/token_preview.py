@@ -132,7 +132,7 @@ def tokens_request(
         model=models.require(db, model),
         row=row,
         max_length=max_length,
-        chat_template=chat_template,
+        chat_template="none" if models.reads_plain_text(db, model) else chat_template,
         with_bad=not method or get_method(method).reads_bad_answers,
     )
 

@@ -88,7 +88,7 @@ def build_request(
         version=version,
         model=model,
         location=models.require(db, model),
-        chat_template=chat_template,
+        chat_template="none" if models.reads_plain_text(db, model) else chat_template,
         with_bad=with_bad and version.kind in {"judged", "preference"},
     )
 

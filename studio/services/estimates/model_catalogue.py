@@ -29,7 +29,11 @@ from studio.weights.model_facts import ModelFacts
 _MAX_LISTED = 200
 """Most models of this machine that a catalogue has, the newest first."""
 
-_KNOWN_MODELS = (*known_models.KNOWN_MODELS, *known_models.KNOWN_ENCODER_DECODERS)
+_KNOWN_MODELS = (
+    *known_models.KNOWN_MODELS,
+    *known_models.KNOWN_ENCODER_DECODERS,
+    *known_models.KNOWN_ENCODERS,
+)
 
 FitEstimate = Callable[[ModelFacts], MemoryEstimate | None]
 

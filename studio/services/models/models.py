@@ -16,8 +16,8 @@ from studio.methods import model_compatibility
 from studio.network import hub_client
 from studio.services.models import remote_code_trust
 from studio.services.storage import atomic_dirs
+from studio.weights import encoders, model_files, model_metadata, safetensors_headers
 from studio.weights import model_facts as weights
-from studio.weights import model_files, model_metadata, safetensors_headers
 
 _FOLDERS = frozenset({"models", "runs"})
 """Folders in the home that hold models."""
@@ -75,6 +75,19 @@ def require(db: Session, name: str) -> str:
 
 def find_by_name(db: Session, name: str) -> Model | None:
     return db.exec(select(Model).where(Model.name == name)).first()
+
+
+def reads_plain_text(db: Session, name: str) -> bool:
+    """Whether a model reads texts without a chat template, as encoders do.
+
+    Raises:
+        InvalidError: There is no such model.
+
+    """
+    folder = Path(require(db, name))
+    if not folder.is_absolute():
+        return False
+    return encoders.find(weights.read_config(folder / "config.json")) is not None
 
 
 def require_free_name(db: Session, name: str) -> None:

@@ -147,7 +147,10 @@ def _request_access(hub: Hub, name: str) -> StudioError | None:
 
 def _check_chat_template(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why a recipe's conversations cannot be formatted; an empty list if they can."""
-    if recipe.data.chat_template != "model" or not _lacks_template(db, recipe.base_model):
+    is_plain = recipe.data.chat_template != "model" or models.reads_plain_text(
+        db, recipe.base_model
+    )
+    if is_plain or not _lacks_template(db, recipe.base_model):
         return []
     try:
         if versions.require(db, recipe.dataset).kind == "text":

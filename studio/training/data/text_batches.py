@@ -8,6 +8,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from studio.training.data import prompt_answer
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import TrainingRow
 from studio.training.data.tokenisation import Collator, Examples
@@ -23,14 +24,13 @@ def tokenise_prompts(
 ) -> Examples:
     """Tokenise what comes before the last answer of each row, as a prompt; cut it at the end.
 
+    Without a chat template, an encoder reads the text as its tokenizer writes one.
+
     Raises:
         TrainingError: the chat template cannot render a row.
 
     """
-    assert template is not None  # noqa: S101 -- rows with answers are conversations
-    texts = [template.render_prompt(row.messages[:-1]) for row in rows]
-    found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-    ids = [one[:max_length] for one in found]
+    found, ids = _read_prompts(rows, template, tokenizer, max_length)
     return Examples(
         # Examples have a label per token; these are not read.
         Dataset.from_dict({"input_ids": ids, "labels": ids}),
@@ -42,6 +42,22 @@ def tokenise_prompts(
         longest_answer=1,
         longest_row=max(map(len, found), default=0),
     )
+
+
+def _read_prompts(
+    rows: Sequence[TrainingRow],
+    template: ChatTemplate | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the tokens of each prompt, whole and cut."""
+    if template is None:
+        texts = [prompt_answer.prompt_text(row.messages[:-1]) for row in rows]
+        found = prompt_answer.tokenise_texts(texts, tokenizer)
+        return found, [prompt_answer.cut(one, max_length) for one in found]
+    texts = [template.render_prompt(row.messages[:-1]) for row in rows]
+    found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    return found, [one[:max_length] for one in found]
 
 
 @dataclass(frozen=True, slots=True)

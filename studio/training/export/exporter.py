@@ -64,7 +64,14 @@ def export_run(
         after = exporter.measure_after(partial)
         metrics = change.metrics() | _perplexity_metrics(before, after)
         metrics["bytes"] = sum(file.stat().st_size for file in partial.glob("*.safetensors"))
-        text = model_card.build_export_card(job_spec.name, recipe, source.base, spec, metrics)
+        text = model_card.build_export_card(
+            job_spec.name,
+            recipe,
+            source.base,
+            spec,
+            metrics,
+            has_chat_template=bool(tokenizer.chat_template),
+        )
         (partial / "README.md").write_text(text, encoding="utf-8")
     return metrics
 

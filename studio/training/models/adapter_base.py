@@ -55,7 +55,7 @@ def load(
 
 def load_head_config(folder: Path) -> PreTrainedConfig:
     """Read the config of a model with a head, which is saved next to its weights or adapter."""
-    return loader.load_config(str(folder), kinds=frozenset({"classifier"}))
+    return loader.load_config(str(folder), kinds=frozenset({"classifier", "encoder"}))
 
 
 def load_original(spec: JobSpec, saved: Path | None = None) -> PreTrainedModel:

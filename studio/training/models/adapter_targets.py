@@ -86,9 +86,9 @@ def _choose(layers: Sequence[LinearLayer], targets: AdapterTargets) -> list[Line
 
 
 def linear_layers(model: PreTrainedModel | PeftModel) -> list[LinearLayer]:
-    """Return the linear layers of a model, except its output layer, in order."""
+    """Return the linear layers of a model, except those of its head, in order."""
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    skipped = family_limits.NO_ADAPTER_LAYERS.get(base.config.model_type, ()) + heads.NAMES
+    skipped = family_limits.NO_ADAPTER_LAYERS.get(base.config.model_type, ())
     found: list[LinearLayer] = []
     inside = "\0"
     for path, module in base.named_modules():
@@ -98,7 +98,8 @@ def linear_layers(model: PreTrainedModel | PeftModel) -> list[LinearLayer]:
             inside = f"{path}."  # the parts of an adapter's layer
         elif not isinstance(module, nn.Linear | Conv1D):
             continue
-        if path.rpartition(".")[2] not in skipped:
+        is_head = heads.is_part(f"{path}.", base.config)
+        if path.rpartition(".")[2] not in skipped and not is_head:
             found.append(LinearLayer(path, *_sides(module)))
     return found
 

@@ -3,6 +3,7 @@
 The config says what a model ends in: `architectures` names its class, as in saved models.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,10 +22,8 @@ from transformers import (
 )
 
 from studio.errors import TrainingError
-from studio.weights.architectures import CAUSAL_MODEL_HINT, FAMILY_KINDS
-
-NAMES = ("score", "classifier")
-"""How families name the output layer of a model that gives scores."""
+from studio.weights import encoders
+from studio.weights.architectures import CAUSAL_MODEL_HINT
 
 _SUFFIX = "ForSequenceClassification"
 _STANDARD_DEVIATION = 0.02
@@ -57,13 +56,23 @@ def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> None:
     config.id2label = dict(enumerate(head.names))
     config.label2id = {name: number for number, name in enumerate(head.names)}
     config.problem_type = head.problem_type
-    # The score is read at the last token that is not padding.
-    config.get_text_config().pad_token_id = pad_token_id
+    if encoder_of(config) is None or config.pad_token_id is None:
+        # The score is read at the last token that is not padding. Encoders count positions by it.
+        config.get_text_config().pad_token_id = pad_token_id
 
 
 def is_attached(config: PreTrainedConfig) -> bool:
     """Whether the config is that of a model that gives scores."""
     return any(name.endswith(_SUFFIX) for name in config.architectures or ())
+
+
+def encoder_of(config: PreTrainedConfig) -> encoders.Encoder | None:
+    """Return the encoder that gives the scores; None for any other model."""
+    return encoders.find({"model_type": config.model_type, "is_decoder": _is_decoder(config)})
+
+
+def _is_decoder(config: PreTrainedConfig) -> bool:
+    return bool(getattr(config, "is_decoder", False))
 
 
 def is_encoder_decoder(config: PreTrainedConfig) -> bool:
@@ -113,27 +122,31 @@ def output_layer(model: Any) -> nn.Module | None:  # noqa: ANN401 -- maybe with 
     """Return the layer that gives tokens or scores."""
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     if is_attached(base.config):
-        layers: list[nn.Module] = [getattr(base, name) for name in NAMES if hasattr(base, name)]
-        return layers[0]
+        layer: nn.Module = base.get_submodule(part_names(base.config)[-1])
+        return layer
     output: nn.Module | None = base.get_output_embeddings()
     return output
 
 
 def part_names(config: PreTrainedConfig) -> tuple[str, ...]:
-    """Return the parts of a model that are its head, as name patterns; none for tokens."""
-    name = "score" if FAMILY_KINDS.get(config.model_type) == "causal" else "classifier"
-    return (name,) if is_attached(config) else ()
+    """Return the modules of a model that are its head, the output layer last; none for tokens."""
+    if not is_attached(config):
+        return ()
+    encoder = encoder_of(config)
+    return ("score",) if encoder is None else encoder.head
 
 
 def output_modules(model: Any) -> set[nn.Module]:  # noqa: ANN401 -- the same
-    """Return the output layer and everything inside it, such as the copy that an adapter trains."""
-    layer = output_layer(model)
-    return set() if layer is None else set(layer.modules())
+    """Return the output layer and all others of a head, with the copies that an adapter trains."""
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    layer, names = output_layer(model), part_names(base.config)
+    heads = [base.get_submodule(name) for name in names] or [layer]
+    return {module for head in heads if head is not None for module in head.modules()}
 
 
 def is_part(name: str, config: PreTrainedConfig) -> bool:
     """Whether a weight belongs to the head of a model that gives scores."""
-    return name.partition(".")[0] in part_names(config)
+    return name.startswith(tuple(f"{part}." for part in part_names(config)))
 
 
 def compute_in_float32(model: PreTrainedModel) -> None:
@@ -141,29 +154,53 @@ def compute_in_float32(model: PreTrainedModel) -> None:
 
     In 16 bits, scores between 3 and 5 have about a hundred distinct values.
     """
-    layer = output_layer(model)
-    assert layer is not None  # noqa: S101 -- the model has a head
-    for weight in layer.parameters():
-        weight.data = weight.data.float()
-    kind = type(layer)
-    layer.__class__ = type(f"Float32{kind.__name__}", (_Float32Forward, kind), {})
+    for name in part_names(model.config):
+        layer = model.get_submodule(name)
+        for weight in layer.parameters():
+            weight.data = weight.data.float()
+        kind = type(layer)
+        layer.__class__ = type(f"Float32{kind.__name__}", (_Float32Forward, kind), {})
 
 
 def initialise(model: PreTrainedModel, seed: int) -> None:
-    """Draw the weights of a new head, if there is one; they depend on the seed alone."""
-    if not is_attached(model.config):
-        return
+    """Draw the weights of a new head, if there is one; they depend on the seed alone.
+
+    What a base model has of the head, such as BERT's pooler, stays; its output layer is drawn.
+    """
+    names = _new_weights(model)
     generator = torch.Generator().manual_seed(seed)
     deviation = getattr(model.config.get_text_config(), "initializer_range", _STANDARD_DEVIATION)
-    layer = output_layer(model)
-    assert layer is not None  # noqa: S101 -- the model has a head
-    for weight in layer.parameters():
-        if isinstance(weight.data, FakeTensor):
+    for name, weight in model.named_parameters():
+        if name not in names or isinstance(weight.data, FakeTensor):
             continue
-        drawn = torch.zeros(weight.shape)
+        # The weights of a norm scale by one.
+        drawn = torch.full(weight.shape, float(weight.dim() == 1 and name.endswith("weight")))
         if weight.dim() > 1:
             drawn.normal_(0.0, deviation, generator=generator)
         weight.data = drawn.to(weight)
+
+
+def new_modules(model: Any) -> set[nn.Module]:  # noqa: ANN401 -- maybe with an adapter
+    """Return the modules of a head whose weights are drawn, with the copies an adapter trains."""
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    names = part_names(base.config)
+    missing: frozenset[str] = getattr(base, "missing_head", frozenset())
+    new = [name for name in names if any(one.startswith(f"{name}.") for one in missing)]
+    return {module for name in {*new, *names[-1:]} for module in base.get_submodule(name).modules()}
+
+
+def note_missing(model: PreTrainedModel, missing: Collection[str]) -> None:
+    """Remember which weights of the head the model's files lack."""
+    model.missing_head = frozenset(name for name in missing if is_part(name, model.config))
+
+
+def _new_weights(model: PreTrainedModel) -> frozenset[str]:
+    """Return the weights of a head that are drawn: the output layer's, and those not in files."""
+    names = part_names(model.config)
+    output = tuple(f"{name}." for name in names[-1:])
+    own = {name for name, _weight in model.named_parameters() if name.startswith(output or "\0")}
+    missing: frozenset[str] = getattr(model, "missing_head", frozenset())
+    return frozenset(own) | missing
 
 
 class _Float32Forward(nn.Module):

@@ -94,8 +94,9 @@ def load_model(
             use_safetensors=True,
             trust_remote_code=tokenizers.is_allowed(name, code),
         )
-    missing = (key for key in loading_info["missing_keys"] if not heads.is_part(key, config))
-    _refuse_missing_weights(sorted(missing))
+    missing = loading_info["missing_keys"]
+    _refuse_missing_weights(sorted(key for key in missing if not heads.is_part(key, config)))
+    heads.note_missing(model, missing)
     quantised_weights.disable_cpu_packing(model)
     if heads.is_attached(config):
         heads.compute_in_float32(model)
@@ -172,7 +173,7 @@ def adapter_config(adapter: AnyAdapter, model: PreTrainedModel | PeftModel) -> P
         "task_type": heads.task_type(model.config),
         "exclude_modules": [*family_limits.NO_ADAPTER_LAYERS.get(model.config.model_type, ())]
         or None,
-        **trained_weights.peft_extras(model, adapter.trained),
+        **_with_head(model, trained_weights.peft_extras(model, adapter.trained)),
     }
     match adapter:
         case Lora():
@@ -188,6 +189,12 @@ def adapter_config(adapter: AnyAdapter, model: PreTrainedModel | PeftModel) -> P
             return OFTConfig(oft_block_size=size, **targets, **common)
         case Ia3():
             return IA3Config(**adapter_targets.scaling_targets(model, adapter.targets), **common)
+
+
+def _with_head(model: PreTrainedModel | PeftModel, extras: dict[str, Any]) -> dict[str, Any]:
+    """Also train the parts of a head that peft does not know: it adds the output layer itself."""
+    parts = heads.part_names(model.config)[:-1]
+    return extras | {"modules_to_save": [*extras.get("modules_to_save", ()), *parts] or None}
 
 
 @contextmanager

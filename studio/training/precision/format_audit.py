@@ -295,7 +295,10 @@ class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstr
     @classmethod
     def measure(cls, model: nn.Module, device: torch.device) -> "_ForwardProbe":
         probe = cls(device)
-        first = next(m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
+        # Heads compute in float32, and some families define theirs first.
+        head = heads.output_modules(model)
+        linear = (m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
+        first = next(m for m in linear if m not in head)
         hook = first.register_forward_hook(probe._record)
         tokens = torch.zeros((2, _PROBE_TOKENS), dtype=torch.long, device=device)
         # Padded like a real batch, because attention chooses its kernel by the mask.

@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from studio.methods.classify import ClassifyRecipe
+from studio.methods.classify import METHOD, ClassifyRecipe
 from studio.methods.classify.counting import (
     LabelAccumulator,
     LabelCounts,
@@ -68,7 +68,12 @@ def make_trainer(run: RunDir) -> LabelTrainer:
     recipe = load_recipe(run)
     assert isinstance(recipe, ClassifyRecipe)
     job = TrainingJob.prepare(
-        recipe, run, lambda _phase: None, tokenise=tokenise, choose_head=choose_head
+        recipe,
+        run,
+        lambda _phase: None,
+        tokenise=tokenise,
+        choose_head=choose_head,
+        kinds=METHOD.trainable_kinds,
     )
     return build(recipe, job)
 

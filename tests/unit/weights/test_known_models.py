@@ -4,8 +4,9 @@ import pytest
 
 from studio.methods.seq2seq import FAMILIES
 from studio.network.hub_client import REPO_ID
+from studio.weights.encoders import ENCODERS
 from studio.weights.family_limits import FAMILY_LAYERS
-from studio.weights.known_models import KNOWN_ENCODER_DECODERS, KNOWN_MODELS
+from studio.weights.known_models import KNOWN_ENCODER_DECODERS, KNOWN_ENCODERS, KNOWN_MODELS
 
 STATED = {
     "openai-community/gpt2": 124e6,
@@ -38,7 +39,7 @@ def test_parameters_match_stated_numbers() -> None:
 
 
 def test_models_are_listed_from_smallest_to_largest() -> None:
-    for listed in (KNOWN_MODELS, KNOWN_ENCODER_DECODERS):
+    for listed in (KNOWN_MODELS, KNOWN_ENCODER_DECODERS, KNOWN_ENCODERS):
         sizes = [known.facts.parameters for known in listed]
         assert sizes == sorted(sizes)
 
@@ -48,10 +49,15 @@ def test_memory_of_every_family_is_known() -> None:
 
 
 def test_names_can_be_used_in_recipes() -> None:
-    known = (*KNOWN_MODELS, *KNOWN_ENCODER_DECODERS)
+    known = (*KNOWN_MODELS, *KNOWN_ENCODER_DECODERS, *KNOWN_ENCODERS)
     assert [one.repo for one in known if not REPO_ID.fullmatch(one.repo)] == []
 
 
 def test_encoder_decoders_are_of_families_that_can_be_trained() -> None:
     assert {known.family for known in KNOWN_ENCODER_DECODERS} <= FAMILIES
     assert {known.facts.kind for known in KNOWN_ENCODER_DECODERS} == {"encoder_decoder"}
+
+
+def test_encoders_are_of_families_that_can_be_trained() -> None:
+    assert {known.family for known in KNOWN_ENCODERS} <= set(ENCODERS)
+    assert {known.facts.kind for known in KNOWN_ENCODERS} == {"encoder"}

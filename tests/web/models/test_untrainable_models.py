@@ -9,14 +9,19 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.services.models import models
-from studio.weights.architectures import CAUSAL_METHOD_HINT, CAUSAL_MODEL_HINT, KIND_DESCRIPTIONS
+from studio.weights.architectures import (
+    CAUSAL_METHOD_HINT,
+    CAUSAL_MODEL_HINT,
+    ENCODER_METHOD_HINT,
+    KIND_DESCRIPTIONS,
+)
 from tests.support.page_reader import parse_page
 from tests.unit.weights import safetensors_folders
 from tests.web.experiments.test_plans import advised, planned
 from tests.web.openai.test_jobs import ask
 
 CONFIGS: dict[str, dict[str, Any]] = {
-    "encoder": {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
+    "encoder": {"model_type": "fnet", "architectures": ["FNetForMaskedLM"]},
     "classifier": {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
     "multimodal": {"model_type": "qwen2_vl"},
     "audio": {"model_type": "whisper", "is_encoder_decoder": True},
@@ -54,11 +59,8 @@ def test_plan_rejects_untrainable_model_without_blaming_precision(
     (refusal,) = planned(client, base_model=folder, precision="fp16")["refusals"]
 
     assert refusal["message"].startswith(KIND_DESCRIPTIONS[kind])  # type: ignore[index] # the same
-    assert (refusal["hint"], refusal["param"], refusal["repair"]) == (
-        CAUSAL_MODEL_HINT,
-        "base_model",
-        {},
-    )
+    hint = ENCODER_METHOD_HINT if kind == "encoder" else CAUSAL_MODEL_HINT
+    assert (refusal["hint"], refusal["param"], refusal["repair"]) == (hint, "base_model", {})
     assert KIND_DESCRIPTIONS[kind] in advised(client, base_model=folder)  # type: ignore[index] # the same
 
 
@@ -98,6 +100,26 @@ def test_encoder_decoder_is_trained_by_its_own_method(client: TestClient, tmp_pa
     assert not [message for message in refusals(str(known)) if "cannot train" in message]
     assert "Sequence to sequence cannot train mbart models" in refusals(str(other))[0]
     assert refusals("starter")[0].startswith(KIND_DESCRIPTIONS["causal"])
+
+
+def test_encoder_learns_labels_and_numbers(client: TestClient, tmp_path: Path) -> None:
+    """It can be added, needs no chat template, and is refused where a model writes."""
+    folder = safetensors_folders.write(
+        tmp_path / "bert", {"a": ("F32", [0.5] * 4)}, model_type="bert", max_position_embeddings=512
+    )
+    source = {"kind": "folder", "path": str(folder)}
+    assert client.post("/api/v1/models", json={"name": "my bert", "source": source}).is_success
+
+    def refusals(method: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = planned(client, method=method, base_model="my bert")[
+            "refusals"
+        ]
+        return found
+
+    for method in ("classify", "regress"):
+        assert not [one for one in refusals(method) if one["param"] != "dataset"]
+    assert refusals("sft")[0]["hint"] == ENCODER_METHOD_HINT
+    assert "Reward model cannot train bert models" in refusals("reward")[0]["message"]
 
 
 def test_refusal_is_in_the_language_of_the_page(client: TestClient, folder: str) -> None:
