@@ -84,6 +84,9 @@ DECODABLE: frozenset[str] = frozenset(_LISTS["decodable"])
 SCORING: frozenset[str] = frozenset(_LISTS["scoring"])
 """Causal families of which transformers has a class that gives scores instead of tokens."""
 
+SCORING_TOKENS: frozenset[str] = frozenset(_LISTS["scoring_tokens"])
+"""Causal families of which transformers has a class that gives each token scores."""
+
 LAYER_NORMS: frozenset[str] = frozenset(_LISTS["layer_norms"])
 """Families whose layer norms a CPU cannot compute if weights are in the other 16-bit format.
 

@@ -19,6 +19,8 @@ class Encoder:
     head: tuple[str, ...] = ("classifier",)
     """The modules on top of the encoder that give scores of a text, the output layer last. A base
     model may lack them."""
+    token_head: tuple[str, ...] = ("classifier",)
+    """The modules on top of the encoder that give scores of each token."""
     starts_after_padding: bool = False
     """Whether the position of padding comes first in its table of positions, as in RoBERTa."""
     has_table: bool = True
@@ -41,7 +43,9 @@ ENCODERS: Mapping[str, Encoder] = {
     "gte": Encoder(head=("gte.pooler", "classifier"), has_table=False),
     "longformer": _PADDED,
     "megatron-bert": Encoder(head=("bert.pooler", "classifier")),
-    "modernbert": Encoder(head=("head", "classifier"), has_table=False),
+    "modernbert": Encoder(
+        head=("head", "classifier"), token_head=("head", "classifier"), has_table=False
+    ),
     "mpnet": _PADDED,
     "nomic_bert": Encoder(head=("nomic_bert.pooler", "classifier"), has_table=False),
     "rembert": Encoder(head=("rembert.pooler", "classifier")),

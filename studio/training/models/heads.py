@@ -14,21 +14,30 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedConfig,
     PreTrainedModel,
 )
+from transformers.modeling_layers import GenericForTokenClassification
 
 from studio.errors import TrainingError
 from studio.weights import encoders
 from studio.weights.architectures import CAUSAL_MODEL_HINT
 
-_SUFFIX = "ForSequenceClassification"
+_SUFFIX, _TOKEN_SUFFIX = "ForSequenceClassification", "ForTokenClassification"
 _STANDARD_DEVIATION = 0.02
 
-ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
+ProblemType = Literal[
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+    "token_classification",
+]
+"""What the scores of a text mean; or, with the last one, those of each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,11 @@ class Head:
     names: tuple[str, ...]
     problem_type: ProblemType
 
+    @property
+    def scores_tokens(self) -> bool:
+        """Whether each token has scores of its own."""
+        return self.problem_type == "token_classification"
+
 
 def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> None:
     """Make a base model's config that of a model with this head.
@@ -46,16 +60,22 @@ def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> None:
         TrainingError: its family has no class for that.
 
     """
-    if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+    mapping = (
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+        if head.scores_tokens
+        else MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    )
+    if type(config) not in mapping:
         raise TrainingError(
             "unsupported_architecture",
             f"{config.model_type} models cannot give scores: their family has no class for it.",
             hint="Choose another model, such as Llama, Qwen, Gemma 3, Mistral or GPT-2.",
         )
-    config.architectures = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)].__name__]
+    config.architectures = [mapping[type(config)].__name__]
     config.id2label = dict(enumerate(head.names))
     config.label2id = {name: number for number, name in enumerate(head.names)}
-    config.problem_type = head.problem_type
+    if not head.scores_tokens:
+        config.problem_type = head.problem_type
     if encoder_of(config) is None or config.pad_token_id is None:
         # The score is read at the last token that is not padding. Encoders count positions by it.
         config.get_text_config().pad_token_id = pad_token_id
@@ -63,7 +83,12 @@ def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> None:
 
 def is_attached(config: PreTrainedConfig) -> bool:
     """Whether the config is that of a model that gives scores."""
-    return any(name.endswith(_SUFFIX) for name in config.architectures or ())
+    return any(name.endswith((_SUFFIX, _TOKEN_SUFFIX)) for name in config.architectures or ())
+
+
+def scores_tokens(config: PreTrainedConfig) -> bool:
+    """Whether the config is that of a model that gives scores of each token."""
+    return any(name.endswith(_TOKEN_SUFFIX) for name in config.architectures or ())
 
 
 def encoder_of(config: PreTrainedConfig) -> encoders.Encoder | None:
@@ -84,6 +109,8 @@ def auto_class(config: PreTrainedConfig) -> Any:  # noqa: ANN401 -- upstream's c
     """Return upstream's class that loads and builds such a model."""
     if is_encoder_decoder(config):
         return AutoModelForSeq2SeqLM
+    if scores_tokens(config):
+        return AutoModelForTokenClassification
     return AutoModelForSequenceClassification if is_attached(config) else AutoModelForCausalLM
 
 
@@ -91,6 +118,8 @@ def task_type(config: PreTrainedConfig) -> str:
     """Return peft's name of what such a model does. With scores, peft also trains the head."""
     if is_encoder_decoder(config):
         return "SEQ_2_SEQ_LM"
+    if scores_tokens(config):
+        return "TOKEN_CLS"
     return "SEQ_CLS" if is_attached(config) else "CAUSAL_LM"
 
 
@@ -102,7 +131,9 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
     """
     mapping = MODEL_FOR_CAUSAL_LM_MAPPING
-    if is_attached(config):
+    if scores_tokens(config):
+        mapping = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+    elif is_attached(config):
         mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     elif is_encoder_decoder(config):
         mapping = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
@@ -133,7 +164,12 @@ def part_names(config: PreTrainedConfig) -> tuple[str, ...]:
     if not is_attached(config):
         return ()
     encoder = encoder_of(config)
-    return ("score",) if encoder is None else encoder.head
+    if not scores_tokens(config):
+        return ("score",) if encoder is None else encoder.head
+    if encoder is not None:
+        return encoder.token_head
+    is_generic = issubclass(model_class(config), GenericForTokenClassification)
+    return ("score",) if is_generic else ("classifier",)
 
 
 def output_modules(model: Any) -> set[nn.Module]:  # noqa: ANN401 -- the same

@@ -171,8 +171,7 @@ def adapter_config(adapter: AnyAdapter, model: PreTrainedModel | PeftModel) -> P
         return None
     common: dict[str, Any] = {
         "task_type": heads.task_type(model.config),
-        "exclude_modules": [*family_limits.NO_ADAPTER_LAYERS.get(model.config.model_type, ())]
-        or None,
+        "exclude_modules": _without_adapter(model.config) or None,
         **_with_head(model, trained_weights.peft_extras(model, adapter.trained)),
     }
     match adapter:
@@ -189,6 +188,12 @@ def adapter_config(adapter: AnyAdapter, model: PreTrainedModel | PeftModel) -> P
             return OFTConfig(oft_block_size=size, **targets, **common)
         case Ia3():
             return IA3Config(**adapter_targets.scaling_targets(model, adapter.targets), **common)
+
+
+def _without_adapter(config: PreTrainedConfig) -> list[str]:
+    """Return the modules that get no adapter: peft leaves out the scores of a text by itself."""
+    head = heads.part_names(config) if heads.scores_tokens(config) else ()
+    return [*family_limits.NO_ADAPTER_LAYERS.get(config.model_type, ()), *head]
 
 
 def _with_head(model: PreTrainedModel | PeftModel, extras: dict[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoModelForCausalLM,
     PreTrainedConfig,
 )
 
 from studio.weights import architectures
-from studio.weights.architectures import DECODABLE, FAMILY_KINDS, SCORING
+from studio.weights.architectures import DECODABLE, FAMILY_KINDS, SCORING, SCORING_TOKENS
 from tests.training.models import test_families
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -130,3 +131,12 @@ def test_scoring_families_have_a_class_for_scores() -> None:
     }
     assert loadable - SCORING == {"ctrl", "modernbert-decoder"}
     assert loadable >= SCORING
+
+
+def test_families_that_score_tokens_have_a_class_for_it() -> None:
+    loadable = {
+        family
+        for family in SCORING
+        if CONFIG_MAPPING[family] in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+    }
+    assert loadable == SCORING_TOKENS
