@@ -46,6 +46,8 @@ _ROLE_LABELS = {
     "speaker": "Speaker",
     "text": "Text",
     "number": "Number",
+    "steps": "List of steps",
+    "verdicts": "Which steps are right",
 }
 _MULTI_COLUMN_ROLES = frozenset(
     {
@@ -53,7 +55,9 @@ _MULTI_COLUMN_ROLES = frozenset(
         *("text", "number"),
     }
 )
-_MULTI_COLUMN_PROMPTS = frozenset({"prompt_completion", "preference", "ranked", "judged", "thread"})
+_MULTI_COLUMN_PROMPTS = frozenset(
+    {"prompt_completion", "preference", "ranked", "judged", "thread", "steps"}
+)
 """Shapes whose prompt may consist of several columns."""
 
 _SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
@@ -67,6 +71,7 @@ _SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
     "thread": ("id", "parent", "prompt", "answer", "text", "speaker", "system"),
     "classification": ("text", "label", "system"),
     "regression": ("text", "number", "system"),
+    "steps": ("prompt", "steps", "verdicts", "system"),
     "text": ("text",),
 }
 _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
@@ -83,6 +88,7 @@ _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
     ),
     "classification": (frozenset({"text", "label"}),),
     "regression": (frozenset({"text", "number"}),),
+    "steps": (frozenset({"prompt", "steps", "verdicts"}),),
     "text": (frozenset({"text"}),),
 }
 """Sets of required roles; any one set is enough."""

@@ -22,9 +22,10 @@ ShapeName = Literal[
     "thread",
     "classification",
     "regression",
+    "steps",
     "text",
 ]
-RowKind = Literal["conversation", "text", "preference", "judged"]
+RowKind = Literal["conversation", "text", "preference", "judged", "steps"]
 
 KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "alpaca": "conversation",
@@ -37,6 +38,7 @@ KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "thread": "conversation",
     "classification": "conversation",
     "regression": "conversation",
+    "steps": "steps",
     "text": "text",
 }
 """The kind of row that each shape becomes."""

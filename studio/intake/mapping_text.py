@@ -17,6 +17,7 @@ SHAPE_LABELS: dict[ShapeName, str] = {
     "thread": "Messages with a parent id (threads)",
     "classification": "Text and label",
     "regression": "Text and number",
+    "steps": "Steps of a solution, each right or wrong",
     "text": "Plain text",
 }
 """The label of each shape, most informative words first."""

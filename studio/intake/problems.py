@@ -45,6 +45,11 @@ class ProblemCode(StrEnum):
     FEW_ANSWERS = "few_answers", "At least two answers are required"
     BAD_SCORES = "bad_scores", "Each answer needs one numeric score or rank"
     BAD_LABEL = "bad_label", "The label must be good (true) or bad (false)"
+    NO_STEPS = "no_steps", "The steps are not a list of texts, or one of them is empty"
+    BAD_VERDICTS = (
+        "bad_verdicts",
+        "Each step needs one verdict: right (true or 1) or wrong (false, 0 or -1)",
+    )
     NOT_AN_INDICATOR = "not_an_indicator", "A column of one label must hold 0 or 1"
     NOT_A_NUMBER = "not_a_number", "The value is not a number"
     ORPHAN = "orphan", "Its parent row is missing, so its thread has no start"

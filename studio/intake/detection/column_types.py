@@ -13,6 +13,7 @@ from studio.intake.row_formats.message_formats import (
     parse_list_cell,
     to_text,
 )
+from studio.intake.row_formats.row_builder import parse_step_verdict
 
 _MAJORITY = 0.8
 """The share of values that decides the type of a column."""
@@ -107,6 +108,19 @@ def holds_message_lists(values: Sequence[Any], *keys: str) -> bool:
 def holds_answer_lists(values: Sequence[Any]) -> bool:
     """Tell whether most values are lists of several answers: texts, or objects with a text."""
     return _holds_for_most(values, lambda value: _is_answer_list(parse_json_cell(value)))
+
+
+def holds_rated_steps(steps: Sequence[Any], verdicts: Sequence[Any]) -> bool:
+    """Tell whether most rows have a list of texts, and as many verdicts on them."""
+    pairs = zip(map(parse_json_cell, steps), map(parse_json_cell, verdicts), strict=True)
+    return _holds_for_most(list(pairs), _is_rated)
+
+
+def _is_rated(pair: tuple[Any, Any]) -> bool:
+    match pair:
+        case ([str(), *_] as texts, [*rated]) if len(texts) == len(rated):
+            return all(parse_step_verdict(one) is not None for one in rated)
+    return False
 
 
 def holds_squad_answers(values: Sequence[Any]) -> bool:

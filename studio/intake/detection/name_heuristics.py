@@ -11,6 +11,7 @@ from studio.intake.detection.column_types import (
     ColumnTable,
     holds_answer_lists,
     holds_message_lists,
+    holds_rated_steps,
     holds_squad_answers,
     is_boolean,
     is_indicator,
@@ -48,6 +49,10 @@ _ANSWER_LISTS = (
 )
 _SCORES = ("scores", "ratings", "rewards")
 _RANKS = ("ranks", "ranking", "rank")
+_STEPS = ("steps", "completions", "solution_steps", "reasoning_steps", "step_texts")
+_STEP_VERDICTS = (
+    *("labels", "verdicts", "correct", "is_correct", "step_labels", "step_ratings", "ratings"),
+)
 _VERDICTS = ("label", "kto_tag", "is_good", "desirable")
 _IDS = ("id", "message_id", "row_id", "node_id")
 _PARENTS = ("parent_id", "parent", "parent_message_id")
@@ -95,7 +100,8 @@ KNOWN_COLUMN_NAMES = frozenset(
             *_ANSWER_LISTS,
             *_SCORES,
         ),
-        *(*_RANKS, *_VERDICTS, *_IDS, *_PARENTS, *_SPEAKERS, *_LABELLED_TEXTS, *_LABELS, *_NUMBERS),
+        *(*_RANKS, *_VERDICTS, *_STEPS, *_STEP_VERDICTS, *_IDS, *_PARENTS, *_SPEAKERS),
+        *(*_LABELLED_TEXTS, *_LABELS, *_NUMBERS),
         *(*_TOOLS, *(name for pair in _SENTENCE_PAIRS for name in pair)),
     }
 )
@@ -210,6 +216,17 @@ def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
     return build_match(
         "ranked", reason, sureness, prompt=prompt, answers=answers, scores=scores, ranks=ranks
     )
+
+
+def _match_steps(table: ColumnTable) -> ShapeMatch | None:
+    prompt = _prompt_columns(table)
+    steps, verdicts = table.find_column(_STEPS), table.find_column(_STEP_VERDICTS)
+    if prompt is None or steps is None or verdicts is None:
+        return None
+    if not holds_rated_steps(table.columns[steps], table.columns[verdicts]):
+        return None
+    reason = f"Column {verdicts} says which steps in {steps} are right."
+    return build_match("steps", reason, "sure", prompt=prompt, steps=steps, verdicts=verdicts)
 
 
 def _match_judged(table: ColumnTable) -> ShapeMatch | None:
@@ -352,6 +369,7 @@ def _match_text(table: ColumnTable) -> ShapeMatch | None:
 _MATCHERS: tuple[Callable[[ColumnTable], ShapeMatch | None], ...] = (
     _match_preference,
     _match_squad,
+    _match_steps,
     _match_ranked,
     _match_judged,
     _match_thread,

@@ -38,6 +38,7 @@ KIND_NAMES: dict[str, str] = {
     "text": "texts",
     "preference": "preferences",
     "judged": "rated answers",
+    "steps": "solutions with rated steps",
 }
 
 

@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 from unicodedata import category, name
 
+from studio.intake.row_formats.schema import STEP_SEPARATOR
+
 Row = Mapping[str, Any]
 """A canonical row: see `studio.intake.row_formats.schema`."""
 
@@ -56,17 +58,20 @@ def row_texts(row: Row) -> Iterator[str]:
     for part in ("messages", "chosen", "rejected"):
         for turn in row.get(part, ()):
             yield turn["content"]
+    yield from row.get("steps", ())
 
 
 def last_answer(row: Row) -> str:
     """Return the last answer; a plain text has none."""
+    if "steps" in row:
+        return STEP_SEPARATOR.join(row["steps"])
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
     return str(turns[-1]["content"]) if turns else ""
 
 
 def has_empty_answer(row: Row) -> bool:
     """Tell whether the answer has no letter or digit."""
-    if _LETTER_OR_DIGIT.search(last_answer(row)):
+    if "steps" in row or _LETTER_OR_DIGIT.search(last_answer(row)):
         return False
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
     return bool(turns) and "tool_calls" not in turns[-1]

@@ -24,6 +24,7 @@ from studio.intake.row_formats.schema import (
     ConversationRow,
     JudgedRow,
     PreferenceRow,
+    StepsRow,
     TextRow,
     Turn,
     UnusableRowError,
@@ -166,6 +167,10 @@ _LABEL_VALUES = {
     **dict.fromkeys(("true", "1", "1.0", "yes", "good", "desirable", "👍", "thumbs_up"), True),
     **dict.fromkeys(("false", "0", "0.0", "no", "bad", "undesirable", "👎", "thumbs_down"), False),
 }
+_STEP_VALUES = _LABEL_VALUES | {
+    **dict.fromkeys(("+", "correct", "right"), True),
+    **dict.fromkeys(("-", "-1", "-1.0", "incorrect", "wrong"), False),
+}
 _TEXT_KEYS = ("text", "content", "value", "answer", "response", "completion", "output")
 _SCORE_KEYS = ("score", "rating", "reward", "overall_score")
 _MIN_ANSWERS = 2
@@ -275,6 +280,29 @@ def build_judged(cells: MappedRow, system: str) -> JudgedRow:
     return cast("JudgedRow", {**whole_row(cells, system), "label": verdict})
 
 
+def build_steps(cells: MappedRow, system: str) -> StepsRow:
+    """Return a prompt with the steps of its solution, and which of them are right."""
+    prompt, _tools = _parse_prompt(cells)
+    steps, verdicts = (parse_json_cell(cells.value(role)) for role in ("steps", "verdicts"))
+    if not isinstance(steps, list) or not steps or not all(map(_is_filled, steps)):
+        raise UnusableRowError(ProblemCode.NO_STEPS)
+    listed = verdicts if isinstance(verdicts, list) else []
+    correct = [verdict for one in listed if (verdict := parse_step_verdict(one)) is not None]
+    if not len(steps) == len(listed) == len(correct):
+        raise UnusableRowError(ProblemCode.BAD_VERDICTS)
+    messages = validate_prompt(add_system_turn(cells, system, prompt))
+    return {"messages": messages, "steps": [one.strip() for one in steps], "correct": correct}
+
+
+def _is_filled(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    return isinstance(value, str) and bool(value.strip())
+
+
+def parse_step_verdict(value: Any) -> bool | None:  # noqa: ANN401 -- from a user's file
+    """Return whether a step is right; None if that is not what a value says."""
+    return _STEP_VALUES.get(to_text(value).strip().lower())
+
+
 _BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {
     "alpaca": build_alpaca,
     "prompt_completion": build_prompt_completion,
@@ -285,6 +313,7 @@ _BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {
     "preference": build_preference,
     "ranked": build_ranked,
     "judged": build_judged,
+    "steps": build_steps,
 }
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 

@@ -1,11 +1,14 @@
-"""The schema of canonical rows, of four kinds, and the training examples they become."""
+"""The schema of canonical rows, of five kinds, and the training examples they become."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict, cast, final
 
 from studio.intake.problems import ProblemCode
+
+STEP_SEPARATOR = "\n"
+"""What stands between the steps of a solution, as in TRL's process reward models."""
 
 MessageRole = Literal["system", "user", "assistant", "tool"]
 
@@ -85,7 +88,17 @@ class JudgedRow(TypedDict):
     tools: NotRequired[list[dict[str, Any]]]
 
 
-CanonicalRow = ConversationRow | TextRow | PreferenceRow | JudgedRow
+@final
+class StepsRow(TypedDict):
+    messages: list[Turn]
+    """The prompt."""
+    steps: list[str]
+    """The solution, step by step."""
+    correct: list[bool]
+    """Whether each step is right."""
+
+
+CanonicalRow = ConversationRow | TextRow | PreferenceRow | JudgedRow | StepsRow
 """One line of train.jsonl or validation.jsonl; all lines of a dataset have the same kind."""
 
 
@@ -157,6 +170,10 @@ class TrainingExample:
     """The labels that the last answer names; None unless there may be several."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The numbers that the last answer names, by column."""
+    steps: Sequence[str] = ()
+    """The lines of the last answer, where each is right or wrong."""
+    correct: Sequence[bool] = ()
+    """Whether each step is right."""
 
 
 def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
@@ -164,6 +181,9 @@ def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
     if "text" in row:
         return TrainingExample(text=row["text"])
     turns = [*row["messages"], *row.get("chosen", [])]
+    steps = row.get("steps", ())
+    if steps:
+        turns.append(make_turn("assistant", STEP_SEPARATOR.join(steps)))
     return TrainingExample(
         messages=[_to_template_turn(turn) for turn in turns],
         tools=row.get("tools", []),
@@ -171,6 +191,8 @@ def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
         is_good=row.get("label"),
         labels=row.get("labels"),
         numbers=row.get("numbers", {}),
+        steps=steps,
+        correct=row.get("correct", ()),
     )
 
 

@@ -36,6 +36,10 @@ class TrainingRow:
     """The labels that the last answer names; None unless there may be several."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The numbers that the last answer names, by column."""
+    steps: Sequence[str] = ()
+    """The lines of the last answer, if each is right or wrong."""
+    correct: Sequence[bool] = ()
+    """Whether each step is right."""
     number: int = 0
     """The row's number in its part of the dataset, counted from one."""
     part: str = "training"
@@ -136,6 +140,8 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow:  # n
         is_good=example.is_good,
         labels=example.labels,
         numbers=example.numbers,
+        steps=example.steps,
+        correct=example.correct,
         number=number,
         part=part,
     )
@@ -200,9 +206,19 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
     answers = [*row.get("chosen", []), *row.get("rejected", [])]
     problems = [
         _find_target_problem(row),
+        _find_step_problem(row),
         *(_find_turn_problem(turn, number) for number, turn in enumerate([*turns, *answers], 1)),
     ]
     return next(filter(None, problems), "")
+
+
+def _find_step_problem(row: Mapping[str, Any]) -> str:
+    steps, correct = row.get("steps", []), row.get("correct", [])
+    if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
+        return "its steps are not a list of texts"
+    if not isinstance(correct, list) or not all(isinstance(one, bool) for one in correct):
+        return "it does not say which steps are right"
+    return "" if len(steps) == len(correct) else "it does not say which steps are right"
 
 
 def _find_target_problem(row: Mapping[str, Any]) -> str:

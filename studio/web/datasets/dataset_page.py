@@ -253,11 +253,16 @@ def build_context(
 def is_long(row: Values[str, Any]) -> bool:
     """Whether a row has more to show than the few lines that the list gives it."""
     turns = [turn for name in ("messages", "chosen", "rejected") for turn in row.get(name, ())]
-    texts = [row.get("text", ""), *(turn.get("content") or "" for turn in turns)]
+    texts = [
+        row.get("text", ""),
+        *row.get("steps", ()),
+        *(turn.get("content") or "" for turn in turns),
+    ]
     is_long_text = any(
         len(text) > _SHORT_TEXT or text.count("\n") >= _SHORT_LINES for text in texts
     )
-    return is_long_text or len(turns) > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
+    count = len(turns) + len(row.get("steps", ()))
+    return is_long_text or count > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
 
 
 def _version_entries(

@@ -109,6 +109,31 @@ def test_numbers_are_kept_beside_their_answer(bring: Convert) -> None:
     assert result.problems == [("missing_answer", 1, [2]), ("not_a_number", 1, [3])]
 
 
+def test_steps_are_kept_with_their_verdicts(bring: Convert) -> None:
+    roles = {"prompt": ["q"], "steps": ["steps"], "verdicts": ["right"]}
+
+    rows = lines(
+        {"q": "x", "steps": ["a ", "b"], "right": [True, False]},
+        {"q": "x", "steps": '["c"]', "right": "[-1]"},
+        {"q": "y", "steps": ["a", "b"], "right": [1]},
+        {"q": "y", "steps": ["a"], "right": ["perhaps"]},
+        {"q": "y", "steps": ["a", " "], "right": [1, 1]},
+        {"q": "y", "steps": "a", "right": [1]},
+        {"q": "", "steps": ["a"], "right": [1]},
+    )
+    result = bring(rows, mapping=Mapping(shape="steps", roles=roles))
+
+    assert [(row["steps"], row["correct"]) for row in result.rows] == [
+        (["a", "b"], [True, False]),
+        (["c"], [False]),
+    ]
+    assert result.problems == [
+        ("bad_verdicts", 2, [3, 4]),
+        ("no_steps", 2, [5, 6]),
+        ("missing_question", 1, [7]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("op", "value", "left"),
     [

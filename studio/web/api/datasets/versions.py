@@ -154,7 +154,7 @@ class TurnOut(Out):
 
 
 class RowOut(Out):
-    """A row as it is trained on: a conversation, a text, a preference or a rated answer."""
+    """A row as it is trained on: a conversation, a text, a preference, a rated answer or steps."""
 
     number: int
     source: int | None = None
@@ -168,6 +168,14 @@ class RowOut(Out):
     chosen: list[TurnOut] | None = None
     rejected: list[TurnOut] | None = None
     label: bool | None = None
+    labels: list[str] | None = None
+    """Of a text with several labels or none."""
+    numbers: dict[str, float] | None = None
+    """Of a text with numbers: by column."""
+    steps: list[str] | None = None
+    """Of a solution with rated steps."""
+    correct: list[bool] | None = None
+    """Whether each step is right."""
     tools: list[dict[str, Any]] | None = None
 
 

@@ -99,6 +99,21 @@ SHARED = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
             {"prompt": "prompt", "answers": "answers", "scores": "scores"},
         ),
         (
+            {"prompt": "a", "completions": ["b", "c"], "labels": [True, False]},
+            "steps",
+            {"prompt": "prompt", "steps": "completions", "verdicts": "labels"},
+        ),
+        (
+            {"question": "a", "steps": ["b"], "ratings": [-1]},
+            "steps",
+            {"prompt": "question", "steps": "steps", "verdicts": "ratings"},
+        ),
+        (
+            {"prompt": "a", "completions": ["b", "c"], "labels": ["good one", "bad one"]},
+            "ranked",
+            {"prompt": "prompt", "answers": "completions"},
+        ),
+        (
             {"messages": TURNS, "label": True},
             "judged",
             {"messages": "messages", "label": "label"},
