@@ -23,6 +23,7 @@ _NAMES = (
     "reward",
     "classify",
     "regress",
+    "prm",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
 and a module `trainer` with `build` and `tokenise`."""

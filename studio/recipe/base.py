@@ -19,9 +19,9 @@ from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice
 
 VERSION: Literal[1] = 1
 
-Outputs = Literal["text", "rewrite", "score", "label", "number"]
+Outputs = Literal["text", "rewrite", "score", "label", "number", "steps"]
 """What a model gives: the next text of a conversation; or, for a text that it reads, another text,
-a score, a label or numbers."""
+a score, a label, numbers, or which of its lines are right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

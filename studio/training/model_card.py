@@ -241,6 +241,7 @@ _MEASURED_NOTES = {
     "score": _SCORE_NOTES,
     "label": _SCORE_NOTES,
     "number": _SCORE_NOTES,
+    "steps": _SCORE_NOTES,
 }
 _LOAD_TEXT_MODEL = {
     "model": """\
@@ -300,6 +301,10 @@ _LOAD_EXAMPLES = {
     "score": _LOAD_SCORE_MODEL,
     "label": _LOAD_SCORE_MODEL,
     "number": _LOAD_SCORE_MODEL,
+    "steps": {
+        kind: example.replace("SequenceClassification", "TokenClassification")
+        for kind, example in _LOAD_SCORE_MODEL.items()
+    },
 }
 _READ_SCORE = """
 turns = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": "An answer"}]
@@ -330,11 +335,23 @@ numbers = {{
     for i, score in enumerate(scores)
 }}
 """
+_READ_STEPS = """
+turns = [{"role": "user", "content": "A question"}]
+prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+ids, ends = tokenizer(prompt, add_special_tokens=False)["input_ids"], []
+for step in ["The first step", "The second step"]:
+    # Each step ends with a line break, and is tokenised by itself.
+    ids += tokenizer(f"{step}\\n", add_special_tokens=False)["input_ids"]
+    ends.append(len(ids) - 1)
+scores = model(input_ids=torch.tensor([ids])).logits[0, ends].softmax(-1)
+likely_right = scores[:, model.config.label2id["right"]].tolist()
+"""
 _READ = {
     "rewrite": _READ_PROMPT,
     "score": _READ_SCORE,
     "label": _READ_LABEL,
     "number": _READ_NUMBER,
+    "steps": _READ_STEPS,
 }
 _PIPELINES = {
     "text": "text-generation",
@@ -342,6 +359,7 @@ _PIPELINES = {
     "score": "text-classification",
     "label": "text-classification",
     "number": "text-classification",
+    "steps": "token-classification",
 }
 
 

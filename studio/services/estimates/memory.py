@@ -38,7 +38,7 @@ from studio.weights.model_facts import ModelFacts
 
 Moment = Literal["backward", "update"]
 
-_SCORES = frozenset({"score", "label"})
+_SCORES = frozenset({"score", "label", "number", "steps"})
 """Outputs of models that have a small head instead of the layer that scores every token."""
 
 RUNTIME_BYTES = 27_000_000
