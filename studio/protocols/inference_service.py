@@ -69,6 +69,8 @@ class GenerationRequest(Message):
     seed: int | None = None
     gives_scores: bool = False
     """Whether the model reads the prompt and gives scores, instead of writing an answer."""
+    places: list[int] = Field(default_factory=list)
+    """The indices of the tokens whose scores are wanted, if each token has its own."""
     is_turn: bool = True
     """Whether the output is a turn of a conversation, which has no leading space, rather than a
     continuation of text."""
@@ -84,6 +86,8 @@ class GenerationEnd(Message):
     """By name, what a model gives that writes nothing."""
     labels: list[str] = Field(default_factory=list)
     """The labels that a classifier gives."""
+    steps: list[float] = Field(default_factory=list)
+    """For each step of a solution, the probability that it is right."""
 
 
 class GenerationChunk(Message):

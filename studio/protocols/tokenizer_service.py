@@ -35,7 +35,7 @@ MAX_PREVIEW_CHARACTERS = 2000
 TemplateSource = Literal["model", "chatml", "plain", "none"]
 """Where turns get their format from. With `none`, they are a prompt and its answer as plain text,
 as encoder-decoder models read and write them."""
-RequestKind = Literal["tokens", "templates", "prompt", "reading"]
+RequestKind = Literal["tokens", "templates", "prompt", "reading", "steps"]
 
 
 def packing_window(number: int) -> range:
@@ -184,12 +184,14 @@ class TemplatePreviews(Message):
 class PromptTokens(Message):
     """A tokenized prompt: turns rendered by the chat template, or plain text.
 
-    A `reading` ends where the row does, and is truncated as in training.
+    A `reading` ends where the row does, and is truncated as in training, and so are `steps`.
     """
 
     ids: list[int]
     stops: list[int]
     """The token IDs that end an answer."""
+    places: list[int] = []
+    """The indices of the tokens at which steps end."""
 
 
 class RowLengths(Message):

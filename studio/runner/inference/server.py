@@ -180,6 +180,20 @@ def give_scores(request: GenerationRequest, model: PreTrainedModel) -> Generatio
     )
 
 
+def check_steps(request: GenerationRequest, model: PreTrainedModel) -> GenerationEnd:
+    """Return how likely each step of the solution is right that the prompt holds."""
+    inputs = torch.tensor([request.ids], device=model.device)
+    with torch.inference_mode(), record_compute_formats(model) as formats:
+        logits = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).logits[0]
+    likely = logits[request.places].float().softmax(dim=-1)[:, model.config.label2id["right"]]
+    return GenerationEnd(
+        reason="stop",
+        tokens=len(request.ids),
+        computed_in=" and ".join(sorted(formats)),
+        steps=likely.tolist(),
+    )
+
+
 def token_budget(request: GenerationRequest, config: object) -> int:
     """Return how many tokens an answer may have.
 
@@ -304,6 +318,8 @@ def _respond(
     """Read the prompt and give scores, or write an answer."""
     budget = token_budget(request, model.config.get_text_config())
     send(GenerationChunk(started=True))
+    if request.places:
+        return check_steps(request, model)
     if request.gives_scores:
         return give_scores(request, model)
     return generate(

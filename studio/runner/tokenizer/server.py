@@ -191,6 +191,9 @@ _HANDLERS: dict[
     "reading": lambda request, it, _sizes: TokenizerResponse(
         prompt=token_preview.tokenise_row(request, it)
     ),
+    "steps": lambda request, it, _sizes: TokenizerResponse(
+        prompt=token_preview.tokenise_solution(request, it)
+    ),
 }
 
 

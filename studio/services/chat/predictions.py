@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.errors import ConflictError, UnavailableError
+from studio.errors import ConflictError, InvalidError, UnavailableError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import RequestKind, TokenizerRequest
@@ -21,6 +21,9 @@ from studio.services.models.served_models import ServedModel
 from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS
 from studio.settings import Settings
 from studio.weights import encoders, model_facts
+
+_KINDS: Mapping[Outputs, RequestKind] = {"score": "reading", "steps": "steps"}
+"""How the service reads what a method's models do not just continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,11 @@ def build_request(
     config = model_facts.read_config(Path(model.folder) / "config.json")
     encoder, length = encoders.find(config), run.recipe.data.max_length
     length = min(length, encoders.max_tokens(config) or length)
-    kind: RequestKind = "reading" if run.recipe.outputs == "score" else "prompt"
+    kind = _KINDS.get(run.recipe.outputs, "prompt")
     reading = TokenizerRequest(
         kind=kind,
         model=model.folder,
-        row=dict(row),
+        row=_split_steps(row) if kind == "steps" else dict(row),
         max_length=length,
         chat_template="model" if run.recipe.has_chat_template and encoder is None else "none",
     )
@@ -84,10 +87,29 @@ def build_request(
         ids=[],
         stops=[],
         gives_scores=not run.recipe.writes_text,
+        places=prompt.places,
         most=length if run.recipe.writes_text else None,
         temperature=0.0,
     )
     return model.fill_in(options, f"run {run.id}", prompt)
+
+
+def _split_steps(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a conversation as a prompt with the steps of its last answer, one a line.
+
+    Raises:
+        InvalidError: it has no answer.
+
+    """
+    turns: list[dict[str, Any]] = list(row["messages"])
+    answer = turns.pop() if turns and turns[-1]["role"] == "assistant" else {"content": ""}
+    steps = [line.strip() for line in str(answer["content"]).splitlines() if line.strip()]
+    if not steps or not turns:
+        raise InvalidError(
+            "A prompt and its answer are required.", hint="Write each step on a line of its own."
+        )
+    # Nothing is trained on: what is right is the question.
+    return {"messages": turns, "steps": steps, "correct": [True] * len(steps)}
 
 
 async def predict(settings: Settings, request: GenerationRequest, outputs: Outputs) -> Prediction:

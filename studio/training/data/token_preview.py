@@ -27,7 +27,7 @@ from studio.protocols.tokenizer_service import (
     TokenizerRequest,
     TokenPreview,
 )
-from studio.training.data import chat_templates, packing, prompt_answer
+from studio.training.data import chat_templates, packing, prompt_answer, rated_steps
 from studio.training.data.chat_templates import ChatTemplate, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
 from studio.training.data.rows import (
@@ -382,6 +382,24 @@ def tokenise_row(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) 
     template = packing.load_template(request, [row], tokenizer)
     (labelled,) = label_rows([row], template, tokenizer)
     return PromptTokens(ids=labelled.ids[: request.max_length], stops=[])
+
+
+def tokenise_solution(
+    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
+) -> PromptTokens:
+    """Return the tokens of a row with steps, truncated as in training, and where its steps end.
+
+    Raises:
+        InvalidError: it is no row that could be trained on.
+        TrainingError: the chat template cannot render it, or there is none.
+
+    """
+    row = _parse_row(request)
+    chat_templates.set_chat_template(tokenizer, request.chat_template)
+    ids, labels = rated_steps.tokenise_steps(row, ChatTemplate(tokenizer), tokenizer)
+    ends = [place for place, label in enumerate(labels) if label != IGNORE_INDEX]
+    size = request.max_length
+    return PromptTokens(ids=ids[:size], stops=[], places=[end for end in ends if end < size])
 
 
 def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:

@@ -28,4 +28,13 @@ async def try_it(request: Request, run_id: int, prompt: Text, answer: Answer = "
         found = await predictions.ask(request, run_id, PredictionIn(messages=turns))
     except StudioError as error:
         return block(request, "runs/try_result.html", "result", error=error)
-    return block(request, "runs/try_result.html", "result", found=found, end=found.end, error=None)
+    steps = [line for line in answer.splitlines() if line.strip()]
+    return block(
+        request,
+        "runs/try_result.html",
+        "result",
+        found=found,
+        end=found.end,
+        steps=steps,
+        error=None,
+    )

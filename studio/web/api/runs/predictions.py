@@ -35,7 +35,8 @@ class PredictionIn(FieldDocs, BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     messages: Annotated[list[Turn], Len(1, 1000)]
-    """A conversation; a reward model scores its last answer, others need none."""
+    """A conversation; a reward model scores its last answer, and a process reward model each of its
+    lines; others need none."""
 
 
 class PredictionOut(api.Out):
@@ -45,6 +46,9 @@ class PredictionOut(api.Out):
     labels: list[str]
     """The labels that a classifier gives: the most probable one, or, if texts may have several, all
     above its threshold."""
+    steps: list[float]
+    """For each line of the answer, the probability that it is right. Lines beyond the maximum
+    length are not read."""
     answer: str
     """What the model writes, if it was trained to rewrite texts."""
     tokens: int
@@ -63,6 +67,7 @@ async def predict(request: Request, run_id: api.Id, asked: PredictionIn) -> Pred
     return PredictionOut(
         scores=found.end.scores,
         labels=found.end.labels,
+        steps=found.end.steps,
         answer=found.answer,
         tokens=found.end.tokens,
         computed_in=found.end.computed_in,
