@@ -76,7 +76,7 @@ def build_request(
     reading = TokenizerRequest(
         kind=kind,
         model=model.folder,
-        row=_split_steps(row) if kind == "steps" else dict(row),
+        row=split_steps(row) if kind == "steps" else dict(row),
         max_length=length,
         chat_template="model" if run.recipe.has_chat_template and encoder is None else "none",
     )
@@ -94,7 +94,7 @@ def build_request(
     return model.fill_in(options, f"run {run.id}", prompt)
 
 
-def _split_steps(row: Mapping[str, Any]) -> dict[str, Any]:
+def split_steps(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a conversation as a prompt with the steps of its last answer, one a line.
 
     Raises:

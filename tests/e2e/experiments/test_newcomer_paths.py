@@ -42,6 +42,22 @@ def find_label(page: Page) -> None:
     expect(page.locator("#try-result")).to_contain_text("tool")
 
 
+def find_number(page: Page) -> None:
+    page.get_by_label("Text", exact=True).fill("3 parcels")
+    page.get_by_role("button", name="Find its numbers").click()
+    expect(page.locator("#try-result")).to_contain_text(re.compile(r"-?\d"))
+
+
+def check_steps(page: Page) -> None:
+    page.get_by_label("Prompt", exact=True).fill("What is 1 plus 1?")
+    page.get_by_label("Steps, one on each line", exact=True).fill("1 plus 0 is 1.\n1 plus 1 is 3.")
+    page.get_by_role("button", name="Check it").click()
+    steps = page.locator("#try-result li")
+    expect(steps).to_have_count(2)
+    expect(steps.last).to_contain_text("1 plus 1 is 3.")
+    expect(steps.last).to_contain_text(re.compile(r"\d %"))
+
+
 @dataclass(frozen=True)
 class Path:
     file: str
@@ -96,6 +112,31 @@ PATHS = {
         "Learn labels",
         "Validation accuracy",
         find_label,
+    ),
+    "regress": Path(
+        "weights.csv",
+        "".join(["text,score\n", *(f"{one} parcels,{one * 1.5}\n" for one in range(30))]).encode(),
+        "Learn numbers",
+        "Validation R²",
+        find_number,
+    ),
+    "prm": Path(
+        "solutions.jsonl",
+        lines(
+            {
+                "prompt": f"What is {one} plus {two}?",
+                "completions": [
+                    f"{one} plus 0 is {one}.",
+                    f"{one} plus {two} is {one + two + wrong}.",
+                ],
+                "labels": [True, not wrong],
+            }
+            for one, two in SUMS
+            for wrong in (0, 1)
+        ),
+        "Learn to check steps",
+        "Validation F1 of wrong steps",
+        check_steps,
     ),
     "reward": Path(
         "answers.jsonl",
