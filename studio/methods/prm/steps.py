@@ -57,6 +57,22 @@ def tokenise(
     )
 
 
+def refuse_equal_verdicts(rows: Sequence[TrainingRow]) -> None:
+    """Refuse rows from which no difference can be learned.
+
+    Raises:
+        TrainingError: all steps are right, or all are wrong.
+
+    """
+    verdicts = {one for row in rows for one in row.correct}
+    if len(verdicts) == 1:
+        raise TrainingError(
+            "bad_row",
+            "All steps are right." if True in verdicts else "All steps are wrong.",
+            hint="Add solutions with right and with wrong steps: the model learns the difference.",
+        )
+
+
 def _count(labels: Sequence[int]) -> int:
     """Return how many steps end within these tokens."""
     return sum(label != IGNORE_INDEX for label in labels)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from trl.trainer.utils import disable_dropout_in_model
 
 from studio.methods.prm import METHOD, PRMRecipe
-from studio.methods.prm.steps import tokenise
+from studio.methods.prm.steps import refuse_equal_verdicts, tokenise
 from studio.training.accumulators import SumAccumulator
 from studio.training.data.labels import IGNORE_INDEX
 from studio.training.data.rows import TrainingRow
@@ -24,8 +24,14 @@ __all__ = ["build", "choose_head", "tokenise"]
 WRONG = 0
 
 
-def choose_head(_rows: Sequence[TrainingRow]) -> Head:
-    """Return the head of a process reward model: whether a step is wrong or right, by token."""
+def choose_head(rows: Sequence[TrainingRow]) -> Head:
+    """Return the head of a process reward model: whether a step is wrong or right, by token.
+
+    Raises:
+        TrainingError: all steps are right, or all are wrong.
+
+    """
+    refuse_equal_verdicts(rows)
     return Head(("wrong", "right"), "token_classification")
 
 

@@ -214,6 +214,15 @@ def test_found_errors_are_counted(
     assert found["first_error_share"] == pytest.approx(first)
 
 
+@pytest.mark.parametrize("verdict", [True, False])
+def test_equal_verdicts_are_refused(verdict: bool, model: Path, tmp_path: Path) -> None:  # noqa: FBT001 -- a parameter
+    rows = [row | {"correct": [verdict] * 3} for row in SOLUTIONS]
+    failed = tiny.last_event(train(tmp_path / "run", model, {}, rows))
+
+    assert isinstance(failed, Failed)
+    assert failed.message == f"All steps are {'right' if verdict else 'wrong'}."
+
+
 def test_rows_without_steps_are_refused(model: Path, tmp_path: Path) -> None:
     failed = tiny.last_event(train(tmp_path / "run", model, {}, tiny.rows()))
 
