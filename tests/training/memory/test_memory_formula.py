@@ -156,11 +156,17 @@ def test_formula_matches_dry_run_for_every_mode(llama: Path, tmp_path: Path, way
 
 
 def said(number: int, method: str) -> dict[str, Any]:
-    """Return a row for a method that compares two answers, or gives a label."""
+    """Return a row for a method that compares two answers, or gives scores."""
     prompt, answer = talk(number)["messages"]
     longer = {"role": "assistant", "content": "No. " * (30 + number)}
     if method == "classify":
         return {"messages": [prompt, {"role": "assistant", "content": "ab"[number % 2]}]}
+    if method == "regress":
+        turns = [prompt, {"role": "assistant", "content": str(number)}]
+        return {"messages": turns, "numbers": {"number": float(number)}}
+    if method == "prm":
+        steps = [answer["content"], longer["content"]]
+        return {"messages": [prompt], "steps": steps, "correct": [number % 2 == 0, True]}
     return {"messages": [prompt], "chosen": [answer], "rejected": [longer]}
 
 
@@ -175,7 +181,7 @@ def said(number: int, method: str) -> dict[str, Any]:
     ],
     ids=["lora", "lora in float32", "full", "full in 16 bits", "checkpointed"],
 )
-@pytest.mark.parametrize("method", ["dpo", "reward", "classify"])
+@pytest.mark.parametrize("method", ["dpo", "reward", "classify", "regress", "prm"])
 def test_formula_matches_dry_run_of_pairs_and_heads(
     llama: Path, tmp_path: Path, method: str, knobs: dict[str, Any]
 ) -> None:
@@ -209,7 +215,7 @@ def both(
     model: Path, folder: Path, knobs: dict[str, Any], method: str = "sft"
 ) -> tuple[MemoryBreakdown, MemoryBreakdown]:
     """Return what the closed form says of a run, and what its dry run does."""
-    if METHODS[method].recipe.outputs in {"score", "label"}:
+    if METHODS[method].recipe.outputs not in {"text", "rewrite"}:
         knobs = knobs | {"samples__max_new_tokens": 1}
     run = tiny.write_run(folder / "run", model, **knobs, method=method, numerics__health=False)
     rows = [talk(i) if method == "sft" else said(i, method) for i in range(_ROWS)]
