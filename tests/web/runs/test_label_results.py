@@ -83,9 +83,10 @@ def test_api_returns_the_newest_report_or_that_of_the_best_weights(
     other.root.mkdir(parents=True)
     for one in LABEL_REPORTS.read(RunDir(settings.runs / "1")):
         LABEL_REPORTS.append(other, one)
+    LABEL_REPORTS.append(other, report(40, 0.1))
 
     assert client.get(ROUTE).json()["step"] == 20
-    assert client.get(f"/api/v1/runs/{run.id}/labels").json()["step"] == 0
+    assert client.get(f"/api/v1/runs/{run.id}/labels").json()["step"] == 20
     assert client.get(ROUTE).json()["labels"][0]["support"] == 8
 
 
