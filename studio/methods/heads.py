@@ -11,7 +11,7 @@ from studio.recipe.sections import LearningRate, NoSamples, Optimisation
 from studio.weights.architectures import SCORING, ModelKind
 from studio.weights.encoders import ENCODERS
 
-SCORABLE: frozenset[ModelKind] = frozenset({"causal", "encoder"})
+SCORABLE: frozenset[ModelKind] = frozenset({"causal", "encoder", "classifier"})
 """The kinds of models that learn what a text is."""
 SCORABLE_FAMILIES = SCORING | frozenset(ENCODERS)
 """Their families."""

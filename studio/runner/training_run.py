@@ -345,6 +345,7 @@ def _collect_resolved(
         **{name: audit[name] for name in _RESOLVED_FORMATS},
         **formats,
         **({"rounded": job.rounding} if job.rounding else {}),
+        **({"head": job.head} if job.head else {}),
         "device": args.device.type,
         "device_name": _device_name(args.device),
         "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name

@@ -72,6 +72,8 @@ class TrainingJob:
     train: Examples
     validation: Examples
     memory_probe: MemoryProbe
+    head: str
+    """What its head is, in words; empty if it gives tokens."""
 
     @classmethod
     def prepare(  # noqa: PLR0913 -- what differs between methods
@@ -93,13 +95,13 @@ class TrainingJob:
         tokenizer, pieces = _load_tokenizer(recipe, spec, run)
         rows = _load_rows(recipe, spec)
         head = choose_head and choose_head([*rows[0], *rows[1]])
-        config = _load_config(recipe, spec, head, tokenizer, kinds)
+        config, has_head = _load_config(recipe, spec, head, tokenizer, kinds)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         planned = format_audit.plan_formats(recipe, formats, config)
         probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
         new_tokens.extend(model, tokenizer, pieces)
-        _prepare_weights(model, mode, recipe)
+        _prepare_weights(model, mode, recipe, has_head=has_head)
         enter("tokenising")
         template = _make_template(rows, recipe, config, tokenizer)
         limited = _limit_length(recipe, config)
@@ -121,7 +123,13 @@ class TrainingJob:
             train=train,
             validation=validation,
             memory_probe=probe,
+            head=heads.describe(config, has_head=has_head),
         )
+
+    @property
+    def keeps_head(self) -> bool:
+        """Whether it continues the head that the base model was saved with."""
+        return self.head == heads.KEPT
 
     @property
     def variant(self) -> LoraVariant | None:
@@ -165,8 +173,10 @@ def tokenise_validation(
     return tokenise(rows[1], template, tokenizer, recipe.data.max_length)
 
 
-def _prepare_weights(model: PreTrainedModel, mode: Precision, recipe: Recipe) -> None:
-    heads.initialise(model, recipe.optimisation.seed)
+def _prepare_weights(
+    model: PreTrainedModel, mode: Precision, recipe: Recipe, *, has_head: bool
+) -> None:
+    heads.initialise(model, recipe.optimisation.seed, has_head=has_head)
     if mode.is_float8:
         float8.convert_linear_layers(model, mode)
     if isinstance(recipe.adapter, FullFineTune):
@@ -185,14 +195,18 @@ def _load_config(
     head: heads.Head | None,
     tokenizer: PreTrainedTokenizerBase,
     kinds: frozenset[ModelKind],
-) -> PreTrainedConfig:
-    """Read the base model's config, and give it the head and what the recipe changes of it."""
+) -> tuple[PreTrainedConfig, bool]:
+    """Read the base model's config, and give it the head and what the recipe changes of it.
+
+    Also return whether the base model has that head already.
+    """
     config = loader.load_config(spec.model, spec.code, kinds)
-    if head is not None:
-        heads.attach(config, head, tokenizer.pad_token_id)
+    has_head = head is not None and heads.attach(config, head, tokenizer.pad_token_id)
     loader.choose_attention(config, recipe.model.attention)
+    if recipe.optimisation.activation_checkpointing:
+        loader.refuse_checkpointing(config)
     positions.stretch(config, recipe.model.rope_type, recipe.model.rope_factor)
-    return config
+    return config, has_head
 
 
 def _load_tokenizer(

@@ -290,7 +290,9 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer{imports}
 
 config = AutoConfig.from_pretrained("path/to/this/folder")
-base = AutoModelForSequenceClassification.from_pretrained("{base}", config=config{how})
+base = AutoModelForSequenceClassification.from_pretrained(
+    "{base}", config=config, ignore_mismatched_sizes=True{how}
+)
 model = PeftModel.from_pretrained(base, "path/to/this/folder")
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 {read}""",

@@ -66,7 +66,7 @@ def model_hint(kind: ModelKind | None, trainable: Collection[ModelKind]) -> str:
         return ENCODER_DECODER_HINT
     if "encoder" in trainable:
         return SCORING_HINT
-    if kind == "encoder":
+    if kind in ("encoder", "classifier"):
         return ENCODER_METHOD_HINT
     return CAUSAL_METHOD_HINT if kind == "encoder_decoder" else CAUSAL_MODEL_HINT
 

@@ -99,7 +99,8 @@ def build(recipe: RegressRecipe, job: TrainingJob) -> "NumberTrainer":
     numbers = torch.tensor([list(numbers_of(row).values()) for row in job.train.rows]).double()
     names = [config.id2label[number] for number in range(numbers.shape[1])]
     # Users of the model compute its numbers with these.
-    config.target_means, config.target_deviations = _choose_scale(recipe, numbers, names)
+    if not job.keeps_head or not hasattr(config, "target_means"):
+        config.target_means, config.target_deviations = _choose_scale(recipe, numbers, names)
     trainer = NumberTrainer(job, args, early_stopping.callbacks(recipe))
     trainer.head_lr_ratio, trainer.loss = recipe.head.head_lr_ratio, recipe.numbers.error
     trainer.job = job

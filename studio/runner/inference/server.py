@@ -202,7 +202,7 @@ def token_budget(request: GenerationRequest, config: object) -> int:
 
     """
     context = getattr(config, "max_position_embeddings", None) or 2**20
-    if getattr(config, "is_encoder_decoder", False) and not request.gives_scores:
+    if getattr(config, "is_encoder_decoder", False):
         # The prompt is read by another half of the model, and was truncated.
         return min(context, request.most or context)
     remaining = context - len(request.ids)
@@ -316,12 +316,12 @@ def _respond(
     is_gone: Callable[[], bool],
 ) -> GenerationEnd:
     """Read the prompt and give scores, or write an answer."""
+    if request.gives_scores:
+        # It needs no room for an answer, and was truncated as in training.
+        send(GenerationChunk(started=True))
+        return check_steps(request, model) if request.places else give_scores(request, model)
     budget = token_budget(request, model.config.get_text_config())
     send(GenerationChunk(started=True))
-    if request.places:
-        return check_steps(request, model)
-    if request.gives_scores:
-        return give_scores(request, model)
     return generate(
         request.model_copy(update={"most": budget}),
         model,

@@ -6,7 +6,7 @@ counted them keeps them while any version has those rows. If the tokenizer chang
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlmodel import Session, select
@@ -33,6 +33,9 @@ from studio.settings import Settings
 KIND = "stats"
 PART_NAMES = {"train": "training", "validation": "validation"}
 """Names of the parts of a dataset as shown to users."""
+
+_ANSWERED_BESIDE = frozenset({"label", "number"})
+"""Outputs that are learned beside a text: truncating it never removes them."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """The files of a tokenizer that are checked for changes."""
@@ -173,8 +176,10 @@ def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     for name, part in stats.parts.items():
         if part.refused:
             return [_template_refusal(name, part, recipe)]
+    if recipe.outputs in _ANSWERED_BESIDE:
+        return []
     for name, part in stats.parts.items():
-        if _has_nothing_to_learn(part, _truncation(recipe)):
+        if _has_nothing_to_learn(part, _truncation(db, recipe)):
             return [_nothing_to_learn(name, part, recipe.data.max_length)]
     return []
 
@@ -185,7 +190,9 @@ def list_warnings(db: Session, recipe: AnyRecipe) -> Iterator[str]:
     if stats is None:
         return
     parts = list(stats.parts.values())
-    lost = length_stats.measure_truncation(parts, _truncation(recipe))
+    lost = length_stats.measure_truncation(parts, _truncation(db, recipe))
+    if recipe.outputs in _ANSWERED_BESIDE:
+        lost, parts = replace(lost, emptied=0), []
     if lost.rows and not any(_has_nothing_to_learn(part, lost.at) for part in parts):
         yield describe_truncation(lost)
 
@@ -218,12 +225,16 @@ def suggest_length(part: PartStats) -> int:
     return min(-(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, length_stats.MAX_LENGTH)
 
 
-def _truncation(recipe: AnyRecipe) -> int:
+def _truncation(db: Session, recipe: AnyRecipe) -> int:
     """Return the length at which rows are truncated.
 
     Without a chat template, prompts and answers are truncated apart, and rows were counted whole.
+    An encoder truncates texts to the positions it has.
     """
-    return recipe.data.max_length if recipe.has_chat_template else length_stats.MAX_LENGTH
+    if not recipe.has_chat_template:
+        return length_stats.MAX_LENGTH
+    limit = models.max_tokens(db, recipe.base_model)
+    return min(recipe.data.max_length, limit or recipe.data.max_length)
 
 
 def _has_nothing_to_learn(part: PartStats, length: int) -> bool:

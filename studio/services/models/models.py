@@ -84,10 +84,23 @@ def reads_plain_text(db: Session, name: str) -> bool:
         InvalidError: There is no such model.
 
     """
+    return encoders.find(_read_config(db, name)) is not None
+
+
+def max_tokens(db: Session, name: str) -> int | None:
+    """Return how many tokens of a text an encoder reads at most; None if nothing limits it.
+
+    Raises:
+        InvalidError: There is no such model.
+
+    """
+    return encoders.max_tokens(_read_config(db, name))
+
+
+def _read_config(db: Session, name: str) -> dict[str, Any]:
+    """Return the config of a model; {} for one on the hub."""
     folder = Path(require(db, name))
-    if not folder.is_absolute():
-        return False
-    return encoders.find(weights.read_config(folder / "config.json")) is not None
+    return weights.read_config(folder / "config.json") if folder.is_absolute() else {}
 
 
 def require_free_name(db: Session, name: str) -> None:

@@ -53,8 +53,10 @@ class Head:
         return self.problem_type == "token_classification"
 
 
-def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> None:
-    """Make a base model's config that of a model with this head.
+def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> bool:
+    """Make a base model's config that of a model with this head; return whether it had it already.
+
+    A classifier may have more labels than the data: it keeps them.
 
     Raises:
         TrainingError: its family has no class for that.
@@ -71,14 +73,50 @@ def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> None:
             f"{config.model_type} models cannot give scores: their family has no class for it.",
             hint="Choose another model, such as Llama, Qwen, Gemma 3, Mistral or GPT-2.",
         )
+    has_head = _has_head(config, head)
     config.architectures = [mapping[type(config)].__name__]
-    config.id2label = dict(enumerate(head.names))
-    config.label2id = {name: number for number, name in enumerate(head.names)}
+    names = _saved_names(config) if has_head else head.names
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in enumerate(names)}
     if not head.scores_tokens:
         config.problem_type = head.problem_type
     if encoder_of(config) is None or config.pad_token_id is None:
         # The score is read at the last token that is not padding. Encoders count positions by it.
         config.get_text_config().pad_token_id = pad_token_id
+    return has_head
+
+
+def _has_head(config: PreTrainedConfig, head: Head) -> bool:
+    """Whether a saved model ends in this head: the same numbers, or all of the labels."""
+    names = _saved_names(config)
+    is_same_kind = _saved_problem(config) == head.problem_type
+    if not is_attached(config) or not is_same_kind or len(set(names)) < len(names):
+        return False
+    if head.problem_type == "regression":
+        return names == head.names
+    return set(head.names) <= set(names)
+
+
+def _saved_names(config: PreTrainedConfig) -> tuple[str, ...]:
+    return tuple(str(name) for _number, name in sorted((config.id2label or {}).items()))
+
+
+def _saved_problem(config: PreTrainedConfig) -> str:
+    """Return what a saved head is for; upstream decides it by the number of its scores."""
+    if scores_tokens(config):
+        return "token_classification"
+    usual = "regression" if config.num_labels == 1 else "single_label_classification"
+    return str(config.problem_type or usual)
+
+
+KEPT, DRAWN = "kept from the base model", "new"
+
+
+def describe(config: PreTrainedConfig, *, has_head: bool) -> str:
+    """Return in words what a run's head is; empty if its model gives tokens."""
+    if not is_attached(config):
+        return ""
+    return KEPT if has_head else DRAWN
 
 
 def is_attached(config: PreTrainedConfig) -> bool:
@@ -198,12 +236,14 @@ def compute_in_float32(model: PreTrainedModel) -> None:
         layer.__class__ = type(f"Float32{kind.__name__}", (_Float32Forward, kind), {})
 
 
-def initialise(model: PreTrainedModel, seed: int) -> None:
+def initialise(model: PreTrainedModel, seed: int, *, has_head: bool = False) -> None:
     """Draw the weights of a new head, if there is one; they depend on the seed alone.
 
-    What a base model has of the head, such as BERT's pooler, stays; its output layer is drawn.
+    What a base model has of the head, such as BERT's pooler, stays. Its output layer stays only if
+    the base model has this head (`has_head`).
     """
-    names = _new_weights(model)
+    names = _new_weights(model, has_head=has_head)
+    model.new_head = names
     generator = torch.Generator().manual_seed(seed)
     deviation = getattr(model.config.get_text_config(), "initializer_range", _STANDARD_DEVIATION)
     for name, weight in model.named_parameters():
@@ -220,9 +260,9 @@ def new_modules(model: Any) -> set[nn.Module]:  # noqa: ANN401 -- maybe with an 
     """Return the modules of a head whose weights are drawn, with the copies an adapter trains."""
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     names = part_names(base.config)
-    missing: frozenset[str] = getattr(base, "missing_head", frozenset())
-    new = [name for name in names if any(one.startswith(f"{name}.") for one in missing)]
-    return {module for name in {*new, *names[-1:]} for module in base.get_submodule(name).modules()}
+    drawn: frozenset[str] = getattr(base, "new_head", frozenset())
+    new = [name for name in names if any(one.startswith(f"{name}.") for one in drawn)]
+    return {module for name in new for module in base.get_submodule(name).modules()}
 
 
 def note_missing(model: PreTrainedModel, missing: Collection[str]) -> None:
@@ -230,11 +270,11 @@ def note_missing(model: PreTrainedModel, missing: Collection[str]) -> None:
     model.missing_head = frozenset(name for name in missing if is_part(name, model.config))
 
 
-def _new_weights(model: PreTrainedModel) -> frozenset[str]:
+def _new_weights(model: PreTrainedModel, *, has_head: bool) -> frozenset[str]:
     """Return the weights of a head that are drawn: the output layer's, and those not in files."""
     names = part_names(model.config)
-    output = tuple(f"{name}." for name in names[-1:])
-    own = {name for name, _weight in model.named_parameters() if name.startswith(output or "\0")}
+    output = () if has_head else tuple(f"{name}." for name in names[-1:])
+    own = {name for name, _weight in model.named_parameters() if name.startswith(output)}
     missing: frozenset[str] = getattr(model, "missing_head", frozenset())
     return frozenset(own) | missing
 

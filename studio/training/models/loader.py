@@ -88,13 +88,16 @@ def load_model(
             output_loading_info=True,
             quantization_config=None
             if row is None
-            else quantised_weights.bitsandbytes_config(row, weights),
+            else quantised_weights.bitsandbytes_config(row, weights, heads.part_names(config)),
             dtype=getattr(torch, weights),
             attn_implementation=attention_implementation(config),
             use_safetensors=True,
             trust_remote_code=tokenizers.is_allowed(name, code),
+            # The head of another task has another number of scores, and is replaced.
+            ignore_mismatched_sizes=heads.is_attached(config),
         )
-    missing = loading_info["missing_keys"]
+    misfits = {key for key, *_shapes in loading_info["mismatched_keys"]}
+    missing = {*loading_info["missing_keys"], *misfits}
     _refuse_missing_weights(sorted(key for key in missing if not heads.is_part(key, config)))
     heads.note_missing(model, missing)
     quantised_weights.disable_cpu_packing(model)
@@ -268,6 +271,21 @@ def choose_attention(config: PreTrainedConfig, name: AttentionName) -> None:
             hint="Choose automatic attention.",
         )
     config._attn_implementation = name  # noqa: SLF001 -- upstream has no other word
+
+
+def refuse_checkpointing(config: PreTrainedConfig) -> None:
+    """Refuse to compute activations twice where models of this config cannot.
+
+    Raises:
+        TrainingError: the family does not support it.
+
+    """
+    if not heads.model_class(config).supports_gradient_checkpointing:
+        raise TrainingError(
+            "conflict",
+            f"{config.model_type} models do not support activation checkpointing.",
+            hint="Turn off activation checkpointing.",
+        )
 
 
 def attention_implementation(config: PreTrainedConfig) -> str:

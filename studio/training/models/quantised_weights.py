@@ -4,7 +4,7 @@ Quantised weights are recognised by their storage: integers, with scales next to
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,12 +14,19 @@ from transformers import BitsAndBytesConfig
 from studio.recipe.precision import QUANTISED, DType, Quantised
 
 
-def bitsandbytes_config(row: Quantised, compute: DType) -> BitsAndBytesConfig:
-    """Return the loading config; 4-bit weights are dequantised to the format computed in."""
+def bitsandbytes_config(
+    row: Quantised, compute: DType, head: Sequence[str] = ()
+) -> BitsAndBytesConfig:
+    """Return the loading config; 4-bit weights are dequantised to the format computed in.
+
+    The modules of a head for scores are trained, so they are not quantised.
+    """
+    skipped = [*head] or None
     if row is QUANTISED["int8"]:
-        return BitsAndBytesConfig(load_in_8bit=True)
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=skipped)
     return BitsAndBytesConfig(
         load_in_4bit=True,
+        llm_int8_skip_modules=skipped,
         bnb_4bit_quant_type=row.name,
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, compute),

@@ -45,6 +45,7 @@ FACT_GROUPS = {
     "Optimisation": {
         "optimizer": "Optimizer",
         "effective_batch_size": "Effective batch size",
+        "head": "Output layer",
         "steps_in_time": "Steps that fit in the time limit",
         "seed": "Seed",
     },

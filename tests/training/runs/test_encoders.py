@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from studio.protocols.events import Finished, Started
+from studio.protocols.events import Failed, Finished, Started
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import JobSpec
 from studio.protocols.tasks import TaskDir
@@ -236,3 +236,30 @@ def test_inference_service_gives_probabilities(bert: Path, tmp_path: Path) -> No
         scores = give_scores(request, loaded).scores
 
     assert sum(scores.values()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["nf4", "int8"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_head_of_a_quantised_base_is_not_quantised(family: str, dtype: str, tmp_path: Path) -> None:
+    changes = LORA | {"precision": "bf16", "adapter__base_dtype": dtype}
+    run = labels.train(tmp_path / "run", write_encoder(tmp_path / "model", family), changes)
+
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+
+
+@pytest.mark.parametrize("kind", ["oft", "ia3"])
+def test_other_adapters_leave_the_head_whole(kind: str, bert: Path, tmp_path: Path) -> None:
+    run = labels.train(tmp_path / "run", bert, {"adapter__kind": kind})
+
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    saved = load_file(run.artifacts / "adapter_model.safetensors")
+    assert any("bert.pooler.dense.weight" in name for name in saved)
+
+
+def test_activation_checkpointing_is_refused_where_it_is_not_supported(tmp_path: Path) -> None:
+    model = write_encoder(tmp_path / "model", "albert")
+    run = labels.train(tmp_path / "run", model, {"optimisation__activation_checkpointing": True})
+    failed = tiny.last_event(run)
+
+    assert isinstance(failed, Failed)
+    assert failed.message == "albert models do not support activation checkpointing."

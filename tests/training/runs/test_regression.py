@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from studio.methods.regress import RegressRecipe
+from studio.methods.regress import METHOD, RegressRecipe
 from studio.methods.regress.counting import measure
 from studio.methods.regress.trainer import (
     NumberTrainer,
@@ -73,7 +73,12 @@ def make_trainer(run: RunDir) -> NumberTrainer:
     recipe = load_recipe(run)
     assert isinstance(recipe, RegressRecipe)
     job = TrainingJob.prepare(
-        recipe, run, lambda _phase: None, tokenise=tokenise, choose_head=choose_head
+        recipe,
+        run,
+        lambda _phase: None,
+        tokenise=tokenise,
+        choose_head=choose_head,
+        kinds=METHOD.trainable_kinds,
     )
     return build(recipe, job)
 

@@ -55,8 +55,9 @@ def told(client: TestClient, **asked: str | int) -> dict[str, Any]:
     return stats
 
 
-def planned(client: TestClient, max_length: int) -> dict[str, Any]:
-    recipe = {"dataset": "starter", "base_model": "spoken", "data": {"max_length": max_length}}
+def planned(client: TestClient, max_length: int, **changes: str) -> dict[str, Any]:
+    data = {"max_length": max_length}
+    recipe = {"dataset": "starter", "base_model": "spoken", "data": data, **changes}
     answer = client.post("/api/v1/plan", json={"recipe": recipe})
     plan: dict[str, Any] = answer.raise_for_status().json()
     return plan
@@ -250,6 +251,14 @@ def test_form_warns_about_truncation_and_links_to_statistics(client: TestClient)
 
     assert "30 of them before their answer" in client.post("/new/advice", data=form).text
     assert f"{PAGE}?version=1&amp;model=spoken" in client.post("/new/sight", data=form).text
+
+
+@pytest.mark.usefixtures("known")
+def test_labels_are_learned_however_short_a_text_is(client: TestClient) -> None:
+    plan = planned(client, 37, method="classify")
+
+    assert "40 of 40 rows will be truncated to 37 tokens." in plan["warnings"]
+    assert [one for one in plan["refusals"] if one["param"] == "data.max_length"] == []
 
 
 def test_rows_failing_chat_template_block_run(

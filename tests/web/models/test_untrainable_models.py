@@ -22,7 +22,7 @@ from tests.web.openai.test_jobs import ask
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "encoder": {"model_type": "fnet", "architectures": ["FNetForMaskedLM"]},
-    "classifier": {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
+    "classifier": {"model_type": "granite", "architectures": ["GraniteForTokenClassification"]},
     "multimodal": {"model_type": "qwen2_vl"},
     "audio": {"model_type": "whisper", "is_encoder_decoder": True},
     "vision": {"model_type": "vit"},
@@ -59,7 +59,7 @@ def test_plan_rejects_untrainable_model_without_blaming_precision(
     (refusal,) = planned(client, base_model=folder, precision="fp16")["refusals"]
 
     assert refusal["message"].startswith(KIND_DESCRIPTIONS[kind])  # type: ignore[index] # the same
-    hint = ENCODER_METHOD_HINT if kind == "encoder" else CAUSAL_MODEL_HINT
+    hint = ENCODER_METHOD_HINT if kind in {"encoder", "classifier"} else CAUSAL_MODEL_HINT
     assert (refusal["hint"], refusal["param"], refusal["repair"]) == (hint, "base_model", {})
     assert KIND_DESCRIPTIONS[kind] in advised(client, base_model=folder)  # type: ignore[index] # the same
 
