@@ -34,9 +34,9 @@ _EXPANDED_FIELDS = (
     "siblings",
     "pipeline_tag",
 )
-_TASKS = ("text-generation", "text2text-generation")
+_TASKS = ("text-generation", "text2text-generation", "fill-mask")
 """Tags of models that can be trained. The hub's filter finds models with all tags it is given, so
-each is searched for on its own; T5, BART and Marian have the second."""
+each is searched for on its own; T5, BART and Marian have the second, encoders the third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

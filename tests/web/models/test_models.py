@@ -102,17 +102,19 @@ def test_search_shows_usable_models_and_why_others_are_not(
     assert page.count('action="/models/download"') == 1
 
 
-def test_search_finds_models_that_rewrite_texts_too(online: TestClient, hub: HubServer) -> None:
+def test_search_finds_models_of_every_kind(online: TestClient, hub: HubServer) -> None:
     whole = {"config.json": b"{}", "model.safetensors": b"x"}
     hub.model("tiny/t5", whole, tags=["text2text-generation", "translation"], downloads=20)
     hub.model("tiny/both", whole, tags=["text-generation", "text2text-generation"], downloads=30)
     hub.model("tiny/llama", whole, downloads=10)
+    hub.model("tiny/bert", whole, tags=["fill-mask"], downloads=5)
     hub.model("tiny/painter", whole, tags=["text-to-image"])
     page = online.get("/models", params={"q": "tiny"}, headers=PARTIAL).text
 
     assert "tiny/painter" not in page
-    assert page.count('action="/models/download"') == 3
-    assert page.index("tiny/both") < page.index("tiny/t5") < page.index("tiny/llama")
+    assert page.count('action="/models/download"') == 4
+    places = [page.index(f"tiny/{name}") for name in ("both", "t5", "llama", "bert")]
+    assert places == sorted(places)
 
 
 def test_unreachable_hub_is_reported_on_models_page(offline: TestClient) -> None:
