@@ -66,8 +66,11 @@ class Path:
     tile: str
     """A figure that counts for the method."""
     use: Callable[[Page], None]
-    is_offered: bool = True
-    """Whether the form offers the goal beside the file, as what the file is made for."""
+    offered_in: str = "#goal-fit"
+    """Where the form offers the goal: as what the file is made for, as the only one that can read
+    it, or among all goals."""
+    is_checked: bool = False
+    """Whether a person looks at the columns first, because numbers may be anything."""
 
 
 PATHS = {
@@ -119,6 +122,7 @@ PATHS = {
         "Learn numbers",
         "Validation R²",
         find_number,
+        is_checked=True,
     ),
     "prm": Path(
         "solutions.jsonl",
@@ -137,6 +141,7 @@ PATHS = {
         "Learn to check steps",
         "Validation F1 of wrong steps",
         check_steps,
+        offered_in="#dataset-facts",
     ),
     "reward": Path(
         "answers.jsonl",
@@ -151,7 +156,7 @@ PATHS = {
         "Learn to score answers",
         "Validation preference accuracy",
         score,
-        is_offered=False,
+        offered_in="#choose-goal",
     ),
 }
 
@@ -162,11 +167,12 @@ def test_newcomer_trains_on_a_file_and_tries_the_model(method: str, page: Page) 
     page.goto("/new?optimisation.max_steps=2")
     file = {"name": path.file, "mimeType": "text/plain", "buffer": path.content}
     page.locator("#upload").set_input_files(file)  # type: ignore[arg-type] # a dict is one
+    if path.is_checked:
+        page.get_by_role("button", name="Save dataset").click()
     expect(page.locator("#dataset")).to_have_value(re.compile(f"^{path.file.split('.')[0]}"))
-    if not path.is_offered:
+    if path.offered_in == "#choose-goal":
         page.get_by_role("button", name="Change goal").click()
-    goals = page.locator("#goal-fit" if path.is_offered else "#choose-goal")
-    goals.get_by_role("button", name=path.goal).click()
+    page.locator(path.offered_in).get_by_role("button", name=path.goal).click()
     expect(page.locator("input[name=method]")).to_have_value(method)
     page.locator("#start").click()
 
