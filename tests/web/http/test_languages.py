@@ -196,7 +196,7 @@ def test_numbers_follow_language() -> None:
 @pytest.mark.usefixtures("in_chinese")
 def test_study_conclusions_follow_language() -> None:
     assert study_conclusions.format_count(3, "seed") == "3 个种子"
-    assert study_conclusions.format_memory_ratio(1.5) == "内存多 50\N{NO-BREAK SPACE}%"
+    assert study_conclusions.format_memory_ratio(1.5) == "内存多 50%"
 
 
 @pytest.mark.usefixtures("in_chinese")
