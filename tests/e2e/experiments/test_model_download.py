@@ -19,7 +19,9 @@ def repo(hub: HubServer, starter_model: Path, monkeypatch: pytest.MonkeyPatch) -
     """Put the starter model on a hub, which the studio that starts later is told of."""
     monkeypatch.setenv("STUDIO_HUB_ENDPOINT", hub.url)
     files = {path.name: path.read_bytes() for path in starter_model.iterdir()}
-    return hub.model(NAME, files | {"pytorch_model.bin": b"never"}, tags=["license:mit", "text-generation"])
+    return hub.model(
+        NAME, files | {"pytorch_model.bin": b"never"}, tags=["license:mit", "text-generation"]
+    )
 
 
 @pytest.fixture
