@@ -10,7 +10,7 @@ from tests.support.source_files import MODULES, TEMPLATES, lines_of, name_of, no
 
 Call = tuple[str, int, str, ast.Call]
 
-ADAPTER_LOADERS = {"PeftModel.from_pretrained", "LoraConfig.from_pretrained"}
+ADAPTER_LOADERS = {"PeftModel.from_pretrained", "PeftConfig.from_pretrained"}
 """Of peft, which runs no code of a folder."""
 MODEL_LOADER = "heads.auto_class(config).from_pretrained"
 LOADERS = {"AutoConfig.from_pretrained", "AutoTokenizer.from_pretrained", MODEL_LOADER}
