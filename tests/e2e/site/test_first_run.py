@@ -22,9 +22,10 @@ def read_steps(chart: Locator, last: int) -> list[int]:
     `last` is the step of the newest point, which must have been drawn first. The first is that of
     the untrained model, whose loss on the validation rows is drawn at step 0.
     """
-    expect(chart).to_have_attribute("data-points", str(last + 1))
     spoken = chart.locator("xpath=..").locator(".read")
+    # A chart is drawn while it is on the screen, and the focus scrolls to it.
     chart.focus()
+    expect(chart).to_have_attribute("data-points", str(last + 1))
     chart.press("Home")
     # The first key loads the script that answers it.
     expect(spoken).to_contain_text("step")
