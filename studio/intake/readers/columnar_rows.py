@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from studio.errors import InvalidError
 from studio.intake.files.formats import ARROW_MAGIC
 from studio.intake.files.limits import Limits, Meter
+from studio.intake.files.packages import load_arrow
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import RawRow, RowStream, UnreadableRow
 from studio.intake.readers.column_names import ColumnNames, unique_names
@@ -163,6 +164,7 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
         TooLargeError: it has too many columns, or its rows become too large.
 
     """
+    load_arrow()
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import parquet  # noqa: PLC0415 -- heavy import
 
@@ -237,6 +239,7 @@ def rows_in_arrow(source: BinaryIO, limits: Limits, columns: Collection[str] | N
         TooLargeError: it has too many columns, or its rows become too large.
 
     """
+    load_arrow()
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
 
     view = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)

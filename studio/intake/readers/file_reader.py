@@ -11,6 +11,7 @@ from studio.intake.files.archives import DataFile, error_in_member, open_data_fi
 from studio.intake.files.encodings import CERTAIN_ENCODINGS, ENCODINGS, as_utf8, normalise_newlines
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, Meter
+from studio.intake.files.packages import load_excel
 from studio.intake.mapping import DETECT_ALL, FileOptions
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import FileNote, RawRow, RowStream, UnreadableRow
@@ -98,6 +99,7 @@ def _read_columnar(
 def _read_workbook(
     part: DataFile, *, limits: Limits, options: FileOptions, meter: Meter
 ) -> RowStream:
+    load_excel()
     from studio.intake.readers.excel_rows import rows_in_excel  # noqa: PLC0415 -- heavy import
 
     with part.open_seekable(meter) as file:

@@ -21,6 +21,7 @@ from studio.intake.files.encodings import (
 )
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, Meter
+from studio.intake.files.packages import load_excel
 from studio.intake.mapping import FileOptions, Separator
 from studio.intake.readers.csv_rows import SEPARATORS, most_frequent_separator
 from studio.intake.row_formats.message_formats import is_number, to_text
@@ -118,6 +119,7 @@ def _detect_table(detected: DetectedOptions, part: DataFile, limits: Limits) -> 
 
 
 def _detect_sheet(detected: DetectedOptions, data_files: list[DataFile], limits: Limits) -> None:
+    load_excel()
     from studio.intake.readers import excel_rows  # noqa: PLC0415 -- heavy import
 
     meter = Meter(limits)

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from studio.intake.files.packages import load_arrow
 from studio.intake.row_formats.schema import CanonicalRow
 
 _SHARD_COUNT = 256
@@ -87,6 +88,7 @@ def question_key(row: CanonicalRow) -> bytes:
 
 def find_repeats(hashes: "array[int]", limit: int) -> tuple[int, dict[int, int]]:
     """Return the number of repeats, and for the first `limit` where each hash occurs first."""
+    load_arrow()
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
@@ -136,6 +138,7 @@ def find_common(
     hashes: "array[int]", others: "array[int]", limit: int
 ) -> tuple[int, dict[int, int]]:
     """Return how many are among `others`, and where the first `limit` occur first there."""
+    load_arrow()
     from pyarrow import compute  # noqa: PLC0415 -- heavy import
 
     values, other_values = _as_arrow(hashes), _as_arrow(others)

@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -204,3 +206,42 @@ def test_language_model_loading_is_exempt_from_deadline() -> None:
     took = time.thread_time() - begun
 
     assert deadline.end - Deadline.after(1e9).end == pytest.approx(0, abs=took / 10)
+
+
+FIRST_USE = """
+import io, time
+from array import array
+from studio.intake.files.limits import Deadline, Limits
+{imports}
+begun, deadline = time.thread_time(), Deadline.after(1e9)
+{use}
+took = time.thread_time() - begun
+print((Deadline.after(1e9).end - deadline.end) / took)
+"""
+"""Print which share of the first use of a heavy package is charged to the file."""
+
+
+@pytest.mark.parametrize(
+    ("imports", "use"),
+    [
+        (
+            "from studio.intake.rows import deduplication",
+            "deduplication.find_repeats(array('q'), 1)",
+        ),
+        ("from studio.intake.files.packages import load_excel", "load_excel()"),
+        (
+            "from studio.intake.readers.columnar_rows import rows_in_parquet",
+            (
+                "try: list(rows_in_parquet(io.BytesIO(b'PAR1'), Limits(), None))\n"
+                "except Exception as error: assert 'damaged' in str(error)"
+            ),
+        ),
+    ],
+)
+def test_package_loading_is_exempt_from_deadline(imports: str, use: str) -> None:
+    code = FIRST_USE.format(imports=imports, use=use)
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert float(printed) < 0.5
