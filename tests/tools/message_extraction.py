@@ -30,7 +30,7 @@ from studio.web.studies import study_page
 
 SOURCES = (
     *("studio/web", "studio/services", "studio/intake", "studio/recipe", "studio/weights"),
-    *("studio/methods", "studio/training", "studio/runner"),
+    *("studio/methods", "studio/training", "studio/runner", "studio/evaluation"),
     *("studio/data_sources.py", "studio/failure_codes.py", "studio/hardware.py"),
     "studio/hardware_usage/gpu_sensors.py",
     *("studio/metrics.py", "studio/network/hub_client.py", "studio/network/safe_http.py"),

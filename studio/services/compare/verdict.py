@@ -16,6 +16,7 @@ from sqlmodel import Session, col, func, select
 
 from studio.db.states import RunStatus
 from studio.db.tables import DatasetVersion, Metric, Run, Sample
+from studio.evaluation import answer_rules
 from studio.methods import METHODS, METRICS, AnyRecipe, direction
 from studio.metrics import format_value, is_share
 from studio.services.compare import compare
@@ -405,7 +406,7 @@ def _answer_evidence(sides: Sequence[Side], samples: Sequence[Sample]) -> list[s
         lines += [f"Same answers to {same} of {len(shared)} prompts."] if shared else []
     scores = [
         sample_diff.count_correct(
-            sample_diff.is_correct(one.answer, one.reference) for one in found.values()
+            answer_rules.is_correct(one.answer, one.reference) for one in found.values()
         )
         for found in by_run
     ]

@@ -11,6 +11,7 @@ from typing import Literal
 from sqlmodel import Session, col, select
 
 from studio.db.tables import Metric, Run, Sample
+from studio.evaluation import answer_rules
 from studio.methods import METHODS
 from studio.metrics import MetricSpec, format_value, is_share
 from studio.services.compare import compare
@@ -117,7 +118,7 @@ def load_verdict(db: Session, run: Run) -> RunVerdict:
     before = sample_diff.count_correct(pair.was_right for pair in pairs)
     after = sample_diff.count_correct(pair.is_right for pair in pairs)
     spoilt = sum(
-        sample_diff.is_degenerate(pair.after) and not sample_diff.is_degenerate(pair.before)
+        answer_rules.is_degenerate(pair.after) and not answer_rules.is_degenerate(pair.before)
         for pair in pairs
     )
     sentence, is_success = judge(before, after, trend, spoilt=spoilt, answers=len(pairs))
@@ -311,8 +312,8 @@ def _pair(stages: Mapping[str, Sample]) -> AnswerPair:
         expected=after.reference,
         before=before.answer,
         after=after.answer,
-        was_right=sample_diff.is_correct(before.answer, after.reference),
-        is_right=sample_diff.is_correct(after.answer, after.reference),
+        was_right=answer_rules.is_correct(before.answer, after.reference),
+        is_right=answer_rules.is_correct(after.answer, after.reference),
     )
 
 

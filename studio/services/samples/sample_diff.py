@@ -1,25 +1,14 @@
 """Compare answers to the same prompts and mark the words that differ."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
-_UNSPACED_SCRIPTS = (
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff"
-    r"\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
-)
-"""Thai, Lao, Burmese, Khmer, Chinese, Japanese and their punctuation."""
+from studio.evaluation.answer_rules import UNSPACED_SCRIPTS, is_correct
 
-_WORD = re.compile(rf"(?:[{_UNSPACED_SCRIPTS}]|[^\s{_UNSPACED_SCRIPTS}]+)\s*")
-
-_LONGEST_LOOP, _LOOPS = 80, 5
-"""An answer repeats itself if it ends with the same up to 80 characters, five times."""
-
-_MIN_LOOP = 20
-"""Minimum length of all repetitions: "ha ha ha ha ha" is an answer."""
+_WORD = re.compile(rf"(?:[{UNSPACED_SCRIPTS}]|[^\s{UNSPACED_SCRIPTS}]+)\s*")
 
 _MIN_SHARED = 0.2
 """Minimum shared fraction of two answers' characters for marking their differences."""
@@ -72,29 +61,6 @@ AnswersByPrompt = Mapping[int, SampleAnswer]
 """A run's answers by the position of their prompt."""
 
 
-def is_correct(answer: str, expected: str) -> bool | None:
-    """Return whether an answer equals the expected text; None if none is expected.
-
-    Case and punctuation matter; white space and Unicode normalisation do not. A looser rule would
-    accept answers that only a person can judge.
-
-    """
-    if not expected.strip():
-        return None
-    return _normalise(answer) == _normalise(expected)
-
-
-def is_degenerate(answer: str) -> bool:
-    """Return whether an answer is empty, or ends by repeating the same words over and over."""
-    text = " ".join(answer.split())
-    for size in range(1, _LONGEST_LOOP + 1):
-        length = max(_MIN_LOOP, _LOOPS * size - 1)
-        end = text[-length:]
-        if len(end) == length and end[size:] == end[:-size]:
-            return True
-    return not text
-
-
 def score_answers(answers: AnswersByPrompt) -> AnswerScore:
     """Count the correct answers of a run."""
     return count_correct(is_correct(sample.answer, sample.wanted) for sample in answers.values())
@@ -104,10 +70,6 @@ def count_correct(judged: Iterable[bool | None]) -> AnswerScore:
     """Count the correct answers among those with an expected answer."""
     verdicts = [verdict for verdict in judged if verdict is not None]
     return AnswerScore(sum(verdicts), len(verdicts))
-
-
-def _normalise(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def diff_answers(

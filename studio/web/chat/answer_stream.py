@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
 from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.evaluation import answer_rules
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.chat import chat_models, slot_wait
@@ -24,7 +25,6 @@ from studio.services.chat.slot_wait import SlotWait
 from studio.services.models import loaded_model, service_clients
 from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS, ResponseStream
 from studio.services.runs import runs
-from studio.services.samples import sample_diff
 from studio.web.http.event_hub import StreamSlot
 from studio.web.i18n import translation
 
@@ -226,7 +226,7 @@ def _end_fields(answer: _Answer, end: GenerationEnd, asked: AnswerRequest) -> di
         "tokens": end.tokens,
         "seconds": round(time.monotonic() - answer.began_at, 3),
         "is_cut": end.reason == "length",
-        "is_right": None if asked.is_text else sample_diff.is_correct(answer.text, asked.expected),
+        "is_right": None if asked.is_text else answer_rules.is_correct(answer.text, asked.expected),
         "computed_in": end.computed_in,
     }
 

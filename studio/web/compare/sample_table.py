@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 
 from studio.db.tables import Run, Sample
+from studio.evaluation import answer_rules
 from studio.services.samples import sample_diff, sample_ratings
 from studio.services.samples.sample_diff import AnswerScore, DiffPiece
 
@@ -117,7 +118,7 @@ def table_across_steps(samples: Sequence[Sample], scores: Mapping[int, int]) -> 
 
 def _count_correct(samples: Iterable[Sample | None]) -> AnswerScore:
     return sample_diff.count_correct(
-        sample_diff.is_correct(sample.answer, sample.reference) for sample in samples if sample
+        answer_rules.is_correct(sample.answer, sample.reference) for sample in samples if sample
     )
 
 
@@ -162,7 +163,7 @@ def _cell(
         sample_id=sample.id or 0,
         excerpt=excerpt,
         remainder=rest,
-        is_right=sample_diff.is_correct(sample.answer, sample.reference),
+        is_right=answer_rules.is_correct(sample.answer, sample.reference),
         is_same=has_other and all(piece.kind == "same" for piece in pieces),
         is_rewritten=is_rewritten,
         can_be_rated=is_final,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from studio.db.tables import Sample
+from studio.evaluation import answer_rules
 from studio.redaction import redact
 from studio.services.results.run_verdict import AnswerPair
 from studio.services.samples import sample_diff
@@ -111,6 +112,6 @@ def _pair(answers: Mapping[tuple[str, int], Sample], newest: tuple[str, int]) ->
         expected=shorten(after.reference),
         before=shorten(first),
         after=shorten(after.answer),
-        was_right=sample_diff.is_correct(first, after.reference) if before else None,
-        is_right=sample_diff.is_correct(after.answer, after.reference),
+        was_right=answer_rules.is_correct(first, after.reference) if before else None,
+        is_right=answer_rules.is_correct(after.answer, after.reference),
     )
