@@ -155,3 +155,24 @@ def test_the_kinds_of_values_are_known() -> None:
 )
 def test_values_stay_as_they_are(text: str, translated: str) -> None:
     assert translation.translate(text) == translated
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [
+        (
+            "Better: 12.5 % → 57.8 % exact answers on 64 rows (by 33 to 58 points).",
+            "变好：64 行上 12.5% → 57.8% 完全匹配（相差 33 至 58 个百分点）。",
+        ),
+        (
+            "Worse: 1.595 → 2.095 nats/token on 1,020 rows (by 0.500 to 0.510).",
+            "变差：1,020 行上 1.595 → 2.095 nats/token（相差 0.500 至 0.510）。",
+        ),
+        (
+            "No clear difference on 9 rows: 12.0 and 13.5 BLEU. About 1,500 rows would do.",
+            "9 行上没有明显差异：12.0 与 13.5 BLEU。约 1,500 行即可看出差异。",
+        ),
+    ],
+)
+def test_verdicts_of_evaluations_are_translated(english: str, chinese: str) -> None:
+    assert translation.translate(english) == chinese
