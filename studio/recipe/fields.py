@@ -237,11 +237,7 @@ def _bound_text(rule: object) -> str:
 
 
 def _format_limit(limit: object) -> str:
-    return (
-        f"{limit:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-        if isinstance(limit, int)
-        else str(limit)
-    )
+    return f"{limit:,}" if isinstance(limit, int) else str(limit)
 
 
 def choices_of(annotation: object) -> tuple[str, ...]:

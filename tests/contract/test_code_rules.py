@@ -32,6 +32,8 @@ HEAVY = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "optu
 NO_NOUNS = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
 REASONED = r"# (noqa: [A-Z0-9, ]+|type: ignore\[[a-z-]+\]) ?(--|#) \w|heavy import"
 TAG = r"<[a-z](?:[^<>{]|{(?![{%])|{{.*?}}|{%.*?%})*>"
+THIN_SPACE = r"[\u2009\u202f]|\\[uU](0{4})?(2009|202[fF])|(NARROW NO-BREAK|THIN) SPACE"
+CATALOGUES = sorted((ROOT / "studio" / "locale").rglob("*.po"))
 LATE = ("heavy import", "optional dependency")
 
 
@@ -199,3 +201,16 @@ def test_pages_load_nothing_from_external_hosts() -> None:
     ]
 
     assert fetched == []
+
+
+def test_only_formatters_group_digits() -> None:
+    """One language has one thousands separator: `number_i18n.py` and `formatting.js` know it."""
+    by_hand = [
+        place
+        for place, line in lines_of([*MODULES, *SCRIPTS, *TEMPLATES, *CATALOGUES])
+        if re.search(THIN_SPACE, line) or re.search(r"toLocaleString|NumberFormat\(", line)
+        if not place.startswith("static/js/i18n/formatting.js:")
+        if r'": r"\,"' not in line
+    ]
+
+    assert by_hand == [], "Use `number`, in scripts `short`."

@@ -366,15 +366,15 @@ export class Chart {
     const places = this.curves.broken;
     if (!this.count || !places.length) return;
     const first = `${this.unit} ${short(places[0])}`;
-    this.count.textContent = phrase("▼ {count} NaN or infinite, first at {first}", { count: places.length, first });
+    this.count.textContent = phrase("▼ {count} NaN or infinite, first at {first}", { count: short(places.length), first });
     if (!this.brokenAt) return;
-    this.count.textContent = phrase("▼ {count} NaN or infinite:", { count: places.length });
+    this.count.textContent = phrase("▼ {count} NaN or infinite:", { count: short(places.length) });
     const broken = this.curves.series.map((one, k) => ({ ...one, ...this.series[k] }));
     const links = broken.filter((one) => typeof one.first_broken === "number").slice(0, MOST_LINKS);
     for (const { first_broken: step, broken_run: run, key, label } of links) {
       const link = document.createElement("a");
       link.href = this.brokenAt(run ?? key, step);
-      link.textContent = phrase("{label} at step {step}", { label, step });
+      link.textContent = phrase("{label} at step {step}", { label, step: short(step) });
       this.count.append(" ", link);
     }
   }

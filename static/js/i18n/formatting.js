@@ -63,18 +63,18 @@ function bytes(value) {
 
 /** Format an integer with thousands separators. */
 function grouped(value) {
-  return IS_ENGLISH ? value.toLocaleString("en").replaceAll(",", "\u202f") : value.toLocaleString(LANGUAGE);
+  return value.toLocaleString(LANGUAGE);
 }
 
 const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [0, "B"]];
-const LARGE = [[1e12, "T"], [1e9, "G"], [1e6, "M"]];
+const LARGE = [[1e12, "T"], [1e9, "B"], [1e6, "M"]];
 
 /** Format an axis label, which has room for few characters; `unit` is `bytes`, `share` or nothing. */
 export function tick(value, unit) {
   if (unit === "share") return percent(Number((value * 100).toPrecision(4)));
   const size = Math.abs(value);
   const [by, sign] = (unit === "bytes" ? SIZES : LARGE).find(([least]) => size >= least) ?? [];
-  return by ? withMinus(`${Number((value / by).toPrecision(4))}\u202f${sign}`) : short(value);
+  return by ? withMinus(`${Number((value / by).toPrecision(4))}\u00a0${sign}`) : short(value);
 }
 
 const DAY = 86_400;

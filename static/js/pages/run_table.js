@@ -1,6 +1,7 @@
 // The run table: row selection, keyboard shortcuts, and bulk actions.
 
-import { LANGUAGE, phrase } from "../i18n/translations.js";
+import { short } from "../i18n/formatting.js";
+import { phrase } from "../i18n/translations.js";
 
 export default function start(root) {
   const watch = new AbortController();
@@ -46,7 +47,7 @@ class Table {
     const ticked = ticks.filter((one) => one.checked).length;
     const many = this.match(ticks.length, ticked) ?? ticked;
     this.bar.querySelector("[data-single]")?.toggleAttribute("hidden", many !== 1);
-    const count = many.toLocaleString(LANGUAGE);
+    const count = short(many);
     const words = many === 1 ? phrase("1 run") : phrase("{count} runs", { count });
     const chosen = many === 1 ? phrase("1 run selected") : phrase("{count} runs selected", { count });
     const spot = this.bar.querySelector("[data-count]");
@@ -76,7 +77,7 @@ class Table {
     // The selection belongs to another search, or no longer covers all rows.
     if (ticked < shown || box.value !== total || this.bar.elements.q.value !== q) box.checked = false;
     label.hidden = Number(total) <= ticked;
-    label.querySelector("span").textContent = Number(total).toLocaleString(LANGUAGE);
+    label.querySelector("span").textContent = short(Number(total));
     box.value = total;
     this.bar.elements.q.value = q;
     return box.checked ? Number(total) : null;

@@ -307,8 +307,8 @@ def _keeps_experts(case: _Case) -> str:
         return ""
     share = facts.expert_parameters / facts.parameters
     return (
-        f"{share:.0%} of this model's weights are experts, which are not linear layers and would "
-        f"stay in {weight_dtype(case.recipe, facts)}: {row.title} would save almost nothing."
+        f"{100 * share:.0f} % of this model's weights are experts, which are not linear layers and "
+        f"would stay in {weight_dtype(case.recipe, facts)}: {row.title} would save almost nothing."
     )
 
 

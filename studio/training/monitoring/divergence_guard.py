@@ -341,7 +341,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         if share > MAX_UNDERFLOW_SHARE and self._mode.compute == "float16":
             yield _Alarm(
                 code="gradients_underflow",
-                message=f"{share:.0%} of the gradients were rounded to zero in float16.",
+                message=f"{100 * share:.0f} % of the gradients were rounded to zero in float16.",
                 hint="Choose bfloat16 or float32.",
             )
 
@@ -354,8 +354,8 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         if self._lost_looks:
             yield _Alarm(
                 code="updates_lost",
-                message=f"{share:.0%} of the updates are lost: they are too small for 16-bit "
-                "weights.",
+                message=f"{100 * share:.0f} % of the updates are lost: they are too small for "
+                "16-bit weights.",
                 hint="Keep the weights in float32, as the mixed modes do, or raise the "
                 "learning rate.",
                 ends_run=self._lost_looks >= _MAX_LOST_CHECKS,

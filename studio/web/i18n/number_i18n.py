@@ -1,7 +1,7 @@
 """Numbers, durations and times in the language of a page.
 
-English uses the house style: thin spaces between thousands, short units. Other languages use
-Babel's conventions.
+English groups thousands with commas and has short units of time. Other languages use Babel's
+conventions.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _SHORT = {"day": "d", "hour": "h", "minute": "min", "second": "s"}
 def format_integer(value: float) -> str:
     """Format an integer with grouped thousands."""
     if locale.is_english():
-        return with_minus(f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}"))
+        return with_minus(f"{value:,.0f}")
     from babel.numbers import format_decimal  # noqa: PLC0415 -- heavy import
 
     return with_minus(format_decimal(round(value), locale=locale.babel_locale()))

@@ -7,6 +7,7 @@ from fractions import Fraction
 from studio.services.precision.float_encoding import Number
 from studio.web.i18n.formatting import scientific
 from studio.web.i18n.locale import gettext
+from studio.web.i18n.number_i18n import format_integer
 
 MAX_DIGITS = 28
 """Numbers with more significant digits are cut."""
@@ -23,16 +24,16 @@ def digits(number: Number | None, limit: int = MAX_DIGITS) -> str:
         return "\N{EN DASH}"
     if isinstance(number, float) and not math.isfinite(number):
         return _special(number)
-    value = _as_decimal(number)
-    if not value:
-        return "\N{MINUS SIGN}0" if value.is_signed() else "0"
+    signed = _as_decimal(number)
+    sign, value = "\N{MINUS SIGN}" if signed.is_signed() else "", _ALL.abs(signed)
     is_cut = len(value.normalize(_ALL).as_tuple().digits) > limit
     if is_cut:
         value = Context(prec=min(limit, _CUT_TO), rounding="ROUND_DOWN").plus(value)
-    text = _plain(value) + "\N{HORIZONTAL ELLIPSIS}" * is_cut
-    if not _PLAIN_FROM <= value.adjusted() < _PLAIN_TO:
-        text = scientific(_mantissa(value) + "\N{HORIZONTAL ELLIPSIS}" * is_cut, value.adjusted())
-    return text.replace("-", "\N{MINUS SIGN}", 1) if value.is_signed() else text
+    rest = "\N{HORIZONTAL ELLIPSIS}" * is_cut
+    power = value.adjusted()
+    if not value or _PLAIN_FROM <= power < _PLAIN_TO:
+        return sign + _plain(value) + rest
+    return sign + scientific(_plain(value.scaleb(-power, _ALL)) + rest, power)
 
 
 def _special(number: float) -> str:
@@ -49,9 +50,6 @@ def _as_decimal(number: Number) -> Decimal:
 
 
 def _plain(value: Decimal) -> str:
-    text = f"{value:,f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _mantissa(value: Decimal) -> str:
-    return _plain(value.scaleb(-value.adjusted(), _ALL))
+    whole, _point, fraction = f"{value:f}".partition(".")
+    fraction = fraction.rstrip("0")
+    return format_integer(int(whole)) + (f".{fraction}" if fraction else "")

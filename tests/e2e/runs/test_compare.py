@@ -201,7 +201,7 @@ def test_pointer_shows_values_of_all_lines(laid_out: Page) -> None:
 def test_smoothed_line_overlays_raw_line_and_outliers_are_clipped(laid_out: Page) -> None:
     def highest() -> float:
         texts = last_drawn(laid_out, "fillText")
-        ticks = [one.replace("\N{NARROW NO-BREAK SPACE}", "") for one in texts]
+        ticks = [one.replace(",", "") for one in texts]
         return max(float(one) for one in ticks if one.replace(".", "").isdecimal())
 
     wait_until(lambda: SMOOTH in drawn(laid_out, "stroke"))

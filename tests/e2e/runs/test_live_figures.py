@@ -79,7 +79,7 @@ def read(page: Page, place: str = "#outcome") -> Figures:
 
 
 def step_shown(page: Page, place: str = "#outcome") -> int:
-    step = read(page, place).get("step", "0").replace("\N{NARROW NO-BREAK SPACE}", "")
+    step = read(page, place).get("step", "0").replace(",", "")
     return int(step) if step.isdecimal() else 0
 
 

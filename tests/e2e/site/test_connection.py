@@ -62,7 +62,7 @@ def test_live_page_reports_unreachable_studio_and_recovers(
     expect(notice(page)).to_contain_text(BACK)
     expect(pause).to_be_enabled()
     expect(page.locator("#connection")).to_have_text("Live")
-    seen = int(page.locator("#outcome [data-put=step]").inner_text().replace("\u202f", ""))
+    seen = int(page.locator("#outcome [data-put=step]").inner_text().replace(",", ""))
     wait_until(lambda: get_run(studio, number)["step"] > seen)
     expect(page.locator("#outcome [data-put=step]")).not_to_have_text(str(seen))
 

@@ -128,7 +128,7 @@ def test_long_turn_is_truncated_on_page(client: TestClient) -> None:
 
     page = parse_page(bring(client, long).text)
 
-    assert page.all(class_="turn")[1].text.endswith("mmm … and 1 000 more characters")
+    assert page.all(class_="turn")[1].text.endswith("mmm … and 1,000 more characters")
 
 
 def test_dataset_can_be_renamed(client: TestClient) -> None:

@@ -291,7 +291,7 @@ def test_training_and_validation_are_shown_side_by_side(
 
     table = page.one(id="stats").all(class_="sides")[0]
     tokens, learnt = ([cell.text for cell in row.all("td")] for row in table.all("tr")[2:4])
-    assert tokens == ["1 701", "123"]
+    assert tokens == ["1,701", "123"]
     assert learnt == ["151 8.88 %", "9 7.32 %"]
     assert len(page.all(class_="histogram")) == 2
     assert told(client)["validation"]["tokens"] == 123

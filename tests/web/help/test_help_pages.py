@@ -63,7 +63,7 @@ def test_defaults_are_listed_with_their_unit(client: TestClient) -> None:
 
     assert (rows["Log every"], rows["Gradient accumulation"]) == ("1 step", "1 step")
     assert (rows["Max sequence length"], rows["Warm-up"]) == (
-        "1 024 tokens",
+        "1,024 tokens",
         "0.03",
     )
 

@@ -210,7 +210,7 @@ def test_dates_follow_language() -> None:
 
 
 def test_english_uses_own_number_and_date_formats() -> None:
-    assert formatting.number(1234567) == "1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567"
+    assert formatting.number(1234567) == "1,234,567"
     assert formatting.duration(200) == "3 min 20 s"
     assert (
         number_i18n.format_datetime_full(datetime(2026, 11, 21, 9, 5, tzinfo=UTC))

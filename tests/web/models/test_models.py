@@ -52,7 +52,7 @@ def test_local_models_are_listed_with_details(client: TestClient, tmp_path: Path
     bring(client, tmp_path / "mine")
     page = client.get("/models").text
 
-    assert ["mine" in page, "4\u202f096" in page, "float32" in page, "mit" in page] == [True] * 4
+    assert ["mine" in page, "4,096" in page, "float32" in page, "mit" in page] == [True] * 4
 
 
 def test_model_page_shows_warnings(client: TestClient, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_row_shows_status_precision_and_metrics(client: TestClient, engine: Engi
     row = parse_page(client.get("/").text).one("tr", **{"data-run": "1"})
     cells = [cell.text for cell in row.all("td")]
     assert cells[:6] == ["", "● running 30 %", "", "starter", "starter", "fp32"]
-    assert (cells[6], cells[8]) == ("1.25", "8 200")
+    assert (cells[6], cells[8]) == ("1.25", "8,200")
 
 
 def test_nan_is_not_shown_as_zero(client: TestClient, engine: Engine) -> None:

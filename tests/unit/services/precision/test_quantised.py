@@ -99,7 +99,7 @@ def test_expert_model_is_rejected_with_repair() -> None:
 
     assert (found.message, found.repair) == (
         (
-            "80% of this model's weights are experts, which are not linear layers and would stay "
+            "80 % of this model's weights are experts, which are not linear layers and would stay "
             "in bfloat16: 4-bit (NF4) would save almost nothing."
         ),
         NATIVE,
