@@ -173,7 +173,7 @@ def estimate_error(value: float | None) -> str:
 
 def precise(value: float) -> str:
     """Format a number with six significant digits, so that small changes are visible."""
-    return with_minus(f"{value:.6g}") if math.isfinite(value) else number(value)
+    return number_i18n.format_digits(value, 6) if math.isfinite(value) else number(value)
 
 
 def change(value: float | None, name: str) -> str:
@@ -224,7 +224,8 @@ def prose(text: str) -> Markup:
 
 def scientific(digits: str, power: int) -> str:
     """Return digits times a power of ten."""
-    return f"{with_minus(digits)} \N{MULTIPLICATION SIGN} 10{superscript(power)}"
+    times = f"{NO_BREAK}\N{MULTIPLICATION SIGN}{NO_BREAK}"
+    return f"{with_minus(digits)}{times}10{superscript(power)}"
 
 
 def superscript(number: int) -> str:

@@ -22,6 +22,18 @@ def format_integer(value: float) -> str:
     return with_minus(format_decimal(round(value), locale=locale.babel_locale()))
 
 
+def format_digits(value: float, digits: int) -> str:
+    """Format a number with so many significant digits, its thousands grouped."""
+    text = f"{value:,.{digits}g}"
+    if locale.is_english() or "," not in text:
+        return with_minus(text)
+    from babel.numbers import format_decimal  # noqa: PLC0415 -- heavy import
+
+    rounded = float(text.replace(",", ""))
+    babel_locale = locale.babel_locale()
+    return with_minus(format_decimal(rounded, locale=babel_locale, decimal_quantization=False))
+
+
 def format_percent(digits: str) -> str:
     """Format a percentage that is already rounded."""
     digits = with_minus(digits)

@@ -116,7 +116,7 @@ def _format_stats(found: SampleStats | None, format_mean: Callable[[float], str]
     if found is None:
         return formatting.NO_VALUE
     spread = "" if found.spread is None else f" ± {format_difference(found.spread)}"
-    return f"{format_mean(found.mean)}{spread} (n = {found.n})"
+    return f"{format_mean(found.mean)}{spread} (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{found.n})"
 
 
 def format_versus(one: PrecisionResult) -> str:

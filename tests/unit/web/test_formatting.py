@@ -1,10 +1,13 @@
 """One way to write each thing."""
 
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 import pytest
 
+from studio.services.precision.float_encoding import Number
 from studio.web.i18n import formatting
+from studio.web.numbers import exact_digits
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -82,12 +85,40 @@ def test_setting_value_is_formatted_as_text(value: object, text: str) -> None:
         (65504.0, "65,504"),
         (2**-3, "0.125"),
         (2**-7, "0.00781"),
-        (3.4028235e38, "3.4 \N{MULTIPLICATION SIGN} 10\u00b3\u2078"),
-        (2**-23, "1.2 \N{MULTIPLICATION SIGN} 10\u207b\u2077"),
+        (3.4028235e38, "3.4\u00a0\N{MULTIPLICATION SIGN}\u00a010\u00b3\u2078"),
+        (2**-23, "1.2\u00a0\N{MULTIPLICATION SIGN}\u00a010\u207b\u2077"),
     ],
 )
 def test_very_large_and_small_magnitudes_use_powers_of_ten(value: float, text: str) -> None:
     assert formatting.magnitude(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.10002, "1.10002"),
+        (2001, "2,001"),
+        (-1234.567, "\N{MINUS SIGN}1,234.57"),
+        (12345678, "1.23457e+07"),
+        (NAN, "NaN"),
+    ],
+)
+def test_precise_numbers_have_six_digits(value: float, text: str) -> None:
+    assert formatting.precise(value) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (-0.0, "\N{MINUS SIGN}0"),
+        (16777217.5, "16,777,217.5"),
+        (-65504.0, "\N{MINUS SIGN}65,504"),
+        (2.0**40, "1.099511627776\u00a0\N{MULTIPLICATION SIGN}\u00a010\u00b9\u00b2"),
+        (Fraction(1, 3), "0.3333333333333333\N{HORIZONTAL ELLIPSIS}"),
+    ],
+)
+def test_exact_digits_are_grouped(number: Number, text: str) -> None:
+    assert exact_digits.digits(number) == text
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,13 @@ def test_study_conclusions_follow_language() -> None:
 
 
 @pytest.mark.usefixtures("in_chinese")
+def test_digits_are_grouped_as_babel_does() -> None:
+    grouped = [formatting.number(1234567), formatting.precise(1234.5), formatting.precise(0.5)]
+
+    assert grouped == ["1,234,567", "1,234.5", "0.5"]
+
+
+@pytest.mark.usefixtures("in_chinese")
 def test_dates_follow_language() -> None:
     at = datetime(2026, 11, 21, 9, 5, tzinfo=UTC)
 
