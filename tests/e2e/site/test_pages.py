@@ -15,6 +15,7 @@ from studio.protocols.events import Sampled
 from studio.services import experiments
 from studio.services.runs import attempts, run_commands, runs
 from studio.services.studies import studies
+from tests.support.control_overlaps import control_overlaps
 from tests.support.factories import make_finished_run, make_running
 from tests.support.live_studio import Studio, stop_everything
 from tests.support.pages import FAILED, MAIN_PAGES, PAGES, furnish
@@ -150,6 +151,8 @@ def test_every_page_is_accessible_responsive_and_error_free(plain: Page, path: s
     assert len(hosts) == 1
     plain.set_viewport_size({"width": PHONE, "height": 844})
     assert small_targets(plain) == []
+    assert control_overlaps(plain) == []
+    assert not scrolls(plain, PHONE), "with all menus open"
 
 
 @pytest.mark.parametrize("path", ["/experiments/1", "/runs/1", "/sweeps/1", "/models/1"])
