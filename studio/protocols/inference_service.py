@@ -66,6 +66,10 @@ class GenerationRequest(Message):
     temperature: float = 1.0
     """0 selects the most likely token (greedy decoding)."""
     top_p: float = 1.0
+    num_beams: int = 1
+    """Drafts that are followed at a time; with several, the answer arrives as a whole."""
+    length_penalty: float = 1.0
+    """With several beams: above 0 prefers longer answers."""
     seed: int | None = None
     gives_scores: bool = False
     """Whether the model reads the prompt and gives scores, instead of writing an answer."""

@@ -32,6 +32,30 @@ class Conflict:
     """The dotted name of the setting to change."""
 
 
+@dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """How an answer is searched for, by the names of `transformers.GenerationConfig`."""
+
+    num_beams: int = 1
+    """Drafts that are followed at a time; 1 always takes the most probable next token."""
+    length_penalty: float = 1.0
+    """With several beams: above 0 prefers longer answers."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `generate` and a saved config are given, whatever the base model's config has.
+
+        With one beam, upstream refuses to save settings that only several beams use.
+        """
+        if self.num_beams == 1:
+            return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
+        return {
+            "num_beams": self.num_beams,
+            "length_penalty": self.length_penalty,
+            "early_stopping": False,
+        }
+
+
 class Recipe(Section):
     """The settings that every training method shares."""
 
@@ -89,6 +113,11 @@ class Recipe(Section):
     def writes_text(self) -> bool:
         """Whether its models write, so that answers can be sampled."""
         return self.outputs in ("text", "rewrite")
+
+    @property
+    def search(self) -> BeamSearch:
+        """How its models search for an answer."""
+        return BeamSearch()
 
     @property
     def keeps_best_model(self) -> bool:

@@ -223,6 +223,7 @@ class TrainingRun:
             settings.max_new_tokens,
             has_expected=self.recipe.has_expected_answers,
             max_length=self.recipe.data.max_length,
+            search=self.recipe.search,
         )
         step = self.trainer.state.global_step
         autocast = self.job.answer_autocast(self.trainer.args.device)

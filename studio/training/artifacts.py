@@ -52,6 +52,7 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
     else:
         if not heads.is_attached(model.config):
             model.generation_config.eos_token_id = job.stop_tokens
+            model.generation_config.update(**job.search.arguments)
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
 

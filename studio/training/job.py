@@ -14,7 +14,7 @@ from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.adapters import AnyAdapter, FullFineTune, Lora
 from studio.recipe.attention import ATTENTIONS
-from studio.recipe.base import Recipe, find_conflict
+from studio.recipe.base import BeamSearch, Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
@@ -72,6 +72,8 @@ class TrainingJob:
     train: Examples
     validation: Examples
     memory_probe: MemoryProbe
+    search: BeamSearch
+    """How its answers are searched for."""
     head: str
     """What its head is, in words; empty if it gives tokens."""
 
@@ -123,6 +125,7 @@ class TrainingJob:
             train=train,
             validation=validation,
             memory_probe=probe,
+            search=recipe.search,
             head=heads.describe(config, has_head=has_head),
         )
 

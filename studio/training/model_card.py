@@ -158,6 +158,10 @@ def build_export_card(
 
 def _read_example(recipe: Recipe, *, has_chat_template: bool) -> str:
     example = _READ.get(recipe.outputs, "")
+    if recipe.search.num_beams > 1:
+        # An adapter is loaded without a generation config.
+        arguments = "".join(f", {name}={value}" for name, value in recipe.search.arguments.items())
+        example = example.replace("**inputs", f"\n    **inputs{arguments}\n")
     return example if has_chat_template else example.replace(_READ_CHAT, _READ_TEXT)
 
 

@@ -41,7 +41,7 @@ def build(recipe: Seq2SeqRecipe, job: TrainingJob) -> "PairTrainer":
     trainer = PairTrainer(job, args, early_stopping.callbacks(recipe))
     trainer.label_smoothing = recipe.rewriting.label_smoothing
     if recipe.rewriting.judged_answers:
-        trainer.judge = _make_judge(recipe.rewriting.judged_answers, job, trainer)
+        trainer.judge = _make_judge(recipe, job, trainer)
     return trainer
 
 
@@ -60,13 +60,16 @@ def _refuse_beyond_context(job: TrainingJob) -> None:
 
 
 def _make_judge(
-    count: int, job: TrainingJob, trainer: "PairTrainer"
+    recipe: Seq2SeqRecipe, job: TrainingJob, trainer: "PairTrainer"
 ) -> Callable[[], dict[str, float]]:
     """Return a function that answers the first validation prompts and judges the answers."""
+    count, max_length = recipe.rewriting.judged_answers, trainer.args.max_length
     rows = job.validation.rows[:count]
     longest = max(len(row["labels"]) for row in trainer.eval_dataset[:count])
-    most = min(MAX_ANSWER_RATIO * longest, trainer.args.max_length)
-    sampler = AnswerSampler(rows, None, job.tokenizer, most, max_length=trainer.args.max_length)
+    most = min(MAX_ANSWER_RATIO * longest, max_length)
+    sampler = AnswerSampler(
+        rows, None, job.tokenizer, most, max_length=max_length, search=recipe.search
+    )
     expected = [split_row(row)[1] for row in rows]
 
     def judge_answers() -> dict[str, float]:

@@ -22,6 +22,7 @@ from studio.protocols.inference_service import (
     InferenceStatus,
 )
 from studio.protocols.tokenizer_service import ServiceFailure
+from studio.recipe.base import BeamSearch
 from studio.runner.inference.model_cache import ModelCache
 from studio.training import exception_mapping
 from studio.training.evaluation.sample_answers import record_compute_formats
@@ -133,18 +134,23 @@ def generate(
 
     if request.seed is not None:
         torch.manual_seed(request.seed)
-    inputs = torch.tensor([request.ids], device=model.device)
+    inputs, is_streamed = torch.tensor([request.ids], device=model.device), request.num_beams == 1
     with torch.inference_mode(), record_compute_formats(model) as formats:
-        model.generate(
+        output = model.generate(
             input_ids=inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=request.most,
             eos_token_id=request.stops,
             pad_token_id=tokenizer.pad_token_id,
-            streamer=_TokenStreamer(on_token),
+            # Which draft becomes the answer is known at the end.
+            streamer=_TokenStreamer(on_token) if is_streamed else None,
             stopping_criteria=[_StopWhen(lambda: text.has_stopped or is_gone())],
             **_sampling_arguments(request),
         )
+    if not is_streamed:
+        start = 1 if model.config.is_encoder_decoder else len(request.ids)
+        for token in output[0, start:].tolist():
+            on_token(token)
     if rest := text.finish():
         send(rest)
     has_ended = text.has_stopped or written[-1] in request.stops
@@ -221,7 +227,8 @@ def _sampling_arguments(request: GenerationRequest) -> dict[str, object]:
     Options that OpenAI's API lacks are switched off, so that a temperature behaves as it does
     there.
     """
-    plain: dict[str, object] = {"num_beams": 1, "repetition_penalty": 1.0, "use_cache": True}
+    search = BeamSearch(request.num_beams, request.length_penalty)
+    plain: dict[str, object] = {"repetition_penalty": 1.0, "use_cache": True} | search.arguments
     if request.temperature == 0:
         return plain | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
     chosen: dict[str, object] = {

@@ -90,6 +90,8 @@ def build_request(
         places=prompt.places,
         most=length if run.recipe.writes_text else None,
         temperature=0.0,
+        num_beams=run.recipe.search.num_beams,
+        length_penalty=run.recipe.search.length_penalty,
     )
     return model.fill_in(options, f"run {run.id}", prompt)
 

@@ -299,7 +299,8 @@ def _sample_tokens_between(recipe: AnyRecipe, validations: int) -> int:
 
 
 def _sample_tokens(recipe: AnyRecipe) -> int:
-    return recipe.samples.prompts * recipe.samples.max_new_tokens
+    """Return the tokens of all sample answers, of each draft that is followed."""
+    return recipe.samples.prompts * recipe.samples.max_new_tokens * recipe.search.num_beams
 
 
 CountSuggestion = Literal["", "now", "offer"]

@@ -143,10 +143,14 @@ def _interval(
 def _overhead_seconds(
     recipe: AnyRecipe, steps: int, rows: int, similar_runs: Sequence[ReferenceRun]
 ) -> float:
-    """Return the median overhead of similar runs: loading, validations, sample answers, saving."""
+    """Return the median overhead of similar runs: loading, validations, sample answers, saving.
+
+    Runs that search for answers in the same way come first: validations may write answers.
+    """
+    alike = [run for run in similar_runs if run.recipe.search == recipe.search] or similar_runs
     overheads = [
         run.overhead.estimate_seconds(recipe, rows, steps) if run.overhead else run.overhead_seconds
-        for run in similar_runs
+        for run in alike
         if run.overhead_seconds is not None
     ]
     return statistics.median(overheads) if overheads else 0.0

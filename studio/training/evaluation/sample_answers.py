@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from studio.intake.rows.validation_rows import split_text
 from studio.protocols.events import Sampled, SampleStage
+from studio.recipe.base import BeamSearch
 from studio.training.data import prompt_answer
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
@@ -26,6 +27,7 @@ from studio.training.models.eval_context import evaluation_mode
 from studio.training.monitoring.reporter import Throughput
 
 _BATCH_SIZE = 8
+_GREEDY = BeamSearch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,9 @@ class _SamplePrompt:
 
 
 class AnswerSampler:
-    """Generates answers by greedy decoding, so that only the weights make a difference."""
+    """Generates answers without chance, so that only the weights make a difference."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what differs between methods
         self,
         rows: Sequence[TrainingRow],
         template: ChatTemplate | None,
@@ -51,6 +53,7 @@ class AnswerSampler:
         *,
         has_expected: bool = True,
         max_length: int | None = None,
+        search: BeamSearch = _GREEDY,
     ) -> None:
         """Prepare the prompts of rows; `max_length` truncates those without a chat template."""
         prompts = [_build_prompt(row, template, tokenizer, max_length) for row in rows]
@@ -59,6 +62,7 @@ class AnswerSampler:
         self._prompts = prompts
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
+        self._search = search
         self._stop_tokens = template.stop_tokens if template else [tokenizer.eos_token_id]
 
     def generate(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
@@ -104,11 +108,11 @@ class AnswerSampler:
             written = model.generate(
                 **inputs,
                 do_sample=False,
-                num_beams=1,
                 max_new_tokens=most,
                 eos_token_id=self._stop_tokens,
                 pad_token_id=self._tokenizer.pad_token_id,
                 use_cache=True,
+                **self._search.arguments,
             )
         new = written if reads_first else written[:, inputs["input_ids"].shape[1] :]
         answers: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)

@@ -229,6 +229,7 @@ class Exporter:
         merged = model.merge_and_unload()
         if not self._has_head:
             merged.generation_config.eos_token_id = _stop_tokens(self.source.tokenizer)
+            merged.generation_config.update(**self.source.recipe.search.arguments)
         merged.save_pretrained(folder, max_shard_size="2GB")
 
     def _write_adapter(

@@ -1,14 +1,16 @@
 """What becomes of a run of an encoder-decoder model: exports, answers, and its measured memory."""
 
 import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peft import PeftModel
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from studio.methods.seq2seq.answers import chrf, judge
-from studio.protocols.events import Failed, Finished
+from studio.protocols.events import Failed, Finished, Sampled
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
@@ -26,7 +28,7 @@ from tests.training.runs.test_sequence_to_sequence import (
     train,
     write_run,
 )
-from tests.training.tiny import LORA
+from tests.training.tiny import LORA, Changes
 
 __all__ = ["models"]
 
@@ -101,6 +103,84 @@ def test_inference_service_writes_the_same(
 
     assert "".join(pieces).strip() == plain
     assert 0 < end.tokens <= 8
+
+
+BEAMS: Changes = {"rewriting__num_beams": 4, "rewriting__length_penalty": 2.0}
+
+
+@pytest.fixture(scope="module")
+def searched(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """Train too little for the most probable tokens to make the most probable answer."""
+    brief = {"optimisation__max_steps": 6, "optimisation__learning_rate": 0.003}
+    answers = {"samples__prompts": 4, "samples__max_new_tokens": 8}
+    changes = LEARNS | BEAMS | brief | answers
+    return train(tmp_path_factory.mktemp("searched") / "run", models["bart"], changes)
+
+
+def searched_for(model: Any, reader: Any, prompt: str, **changes: object) -> str:  # noqa: ANN401 -- upstream is untyped
+    """Return what plain transformers writes with the saved model, as it was saved."""
+    inputs = reader(prompt, return_tensors="pt")["input_ids"]
+    ids = model.generate(input_ids=inputs, max_new_tokens=8, do_sample=False, **changes)
+    text: str = reader.decode(ids[0], skip_special_tokens=True)
+    return text.strip()
+
+
+def test_beams_write_what_upstream_writes(searched: RunDir) -> None:
+    """In a run and in Try it; the saved model searches in the same way by itself."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(searched.artifacts).eval()
+    reader = AutoTokenizer.from_pretrained(searched.artifacts)
+    after = [event for event in tiny.events_of(searched, Sampled) if event.stage == "after"]
+    greedy = [searched_for(model, reader, event.prompt, num_beams=1) for event in after]
+
+    assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (4, 2.0)
+    assert [event.answer for event in after] == [
+        searched_for(model, reader, event.prompt, num_beams=4, length_penalty=2.0)
+        for event in after
+    ]
+    assert [event.answer for event in after] == [
+        searched_for(model, reader, event.prompt) for event in after
+    ]
+    assert [event.answer for event in after] != greedy
+    for event in after:
+        asked = GenerationRequest(
+            model=str(searched.artifacts),
+            ids=reader(event.prompt)["input_ids"],
+            stops=[reader.eos_token_id],
+            most=8,
+            temperature=0.0,
+            num_beams=4,
+            length_penalty=2.0,
+        )
+        pieces: list[str] = []
+        with ModelCache().model_for(asked) as (loaded, tokenizer):
+            generate(asked, loaded, tokenizer, pieces.append, lambda: False)
+        assert "".join(pieces).strip() == event.answer
+
+
+def test_saved_model_searches_as_the_run_whatever_its_base_does(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    """BART's own config has several beams, which upstream would use again."""
+    base = tmp_path / "base"
+    shutil.copytree(models["bart"], base)
+    config = GenerationConfig.from_pretrained(base)
+    config.update(num_beams=4, length_penalty=2.0, early_stopping=True)
+    config.save_pretrained(base)
+    run = train(tmp_path / "run", base, {"optimisation__max_steps": 1})
+    folder, _told = exported(run, "float32", "full")
+
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    saved = GenerationConfig.from_pretrained(folder.files)
+    assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (1, None, None)
+
+
+def test_card_of_an_adapter_names_the_beams(models: dict[str, Path], tmp_path: Path) -> None:
+    changes = LORA | BEAMS | {"optimisation__max_steps": 1}
+    run = train(tmp_path / "run", models["t5"], changes)
+    folder, _told = exported(run, "float32", "adapter")
+
+    card = (folder.files / "README.md").read_text(encoding="utf-8")
+    assert "**inputs, num_beams=4, length_penalty=2.0, early_stopping=False" in card
 
 
 def test_dry_run_measures_prompts_and_answers(models: dict[str, Path], tmp_path: Path) -> None:

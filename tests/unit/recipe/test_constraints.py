@@ -78,3 +78,11 @@ def test_narrow_frozen_dtype_is_rejected_without_autocast(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["native", "float32", "bfloat16", "float16"])
 def test_mixed_precision_accepts_any_frozen_dtype(dtype: str) -> None:
     assert found(precision="bf16", adapter={"kind": "lora", "base_dtype": dtype}) is None
+
+
+def test_length_penalty_needs_beams() -> None:
+    refused = found(method="seq2seq", rewriting={"length_penalty": 2.0})
+
+    assert refused is not None
+    assert refused.param == "rewriting.length_penalty"
+    assert found(method="seq2seq", rewriting={"length_penalty": 2.0, "num_beams": 2}) is None

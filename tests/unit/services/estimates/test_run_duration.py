@@ -100,6 +100,35 @@ def test_overhead_includes_validations_and_samples(
     )
 
 
+def rewriting(beams: int) -> AnyRecipe:
+    samples = {"prompts": 2, "between": 0, "max_new_tokens": 10}
+    return make_recipe(method="seq2seq", rewriting={"num_beams": beams}, samples=samples)
+
+
+def test_beams_multiply_time_of_sample_answers() -> None:
+    spent = Overhead(row=0, token=0.5, rest=1)
+
+    seconds = [spent.estimate_seconds(rewriting(beams), rows=10, steps=10) for beams in (1, 4)]
+
+    assert seconds == [1 + 2 * 20 * 0.5, 1 + 4 * 2 * 20 * 0.5]
+
+
+def test_overhead_is_that_of_runs_with_as_many_beams() -> None:
+    """Validations write answers, too, and take longer with several."""
+    one, four = (
+        replace(seen(1.0, beside=beside), recipe=rewriting(beams))
+        for beams, beside in ((1, 10.0), (4, 40.0))
+    )
+
+    def seconds(runs: list[ReferenceRun]) -> float:
+        estimate = run_duration.estimate_time(rewriting(4), DATA, LENGTHS, runs)
+        assert estimate.seconds is not None
+        return estimate.seconds - estimate.steps * 1.0
+
+    assert seconds([one, four, one]) == pytest.approx(40)
+    assert seconds([one]) == pytest.approx(10)
+
+
 def test_run_overhead_is_split_by_validations_and_samples(db: Session) -> None:
     run = make_running(db, evaluation={"eval_steps": 4}, samples={"prompts": 2, "between": 1})
     about = {"device_name": detect().device_name, "validation_rows": 5}
