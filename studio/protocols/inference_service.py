@@ -70,6 +70,8 @@ class GenerationRequest(Message):
     """Drafts that are followed at a time; with several, the answer arrives as a whole."""
     length_penalty: float = 1.0
     """With several beams: above 0 prefers longer answers."""
+    spoken: dict[str, int] = Field(default_factory=dict)
+    """What makes the model write its target language, by the names of `generate`."""
     seed: int | None = None
     gives_scores: bool = False
     """Whether the model reads the prompt and gives scores, instead of writing an answer."""

@@ -79,6 +79,10 @@ class TokenizerRequest(Message):
     chat_template: TemplateSource = "model"
     window: PackingWindow | None = None
     """With sequence packing, the rows it may be packed with."""
+    source_language: str = ""
+    """The code of the prompt's language, for a model that translates between several."""
+    target_language: str = ""
+    """The code of the answer's language."""
     with_bad: bool = True
     """Whether the model reads the worse answer of a pair, and answers that are rated bad."""
 
@@ -192,6 +196,8 @@ class PromptTokens(Message):
     """The token IDs that end an answer."""
     places: list[int] = []
     """The indices of the tokens at which steps end."""
+    spoken: dict[str, int] = {}
+    """What makes a model write the target language, by the names of `generate`."""
 
 
 class RowLengths(Message):

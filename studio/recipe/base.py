@@ -16,6 +16,7 @@ from studio.recipe.fields import FieldSpec, Section, field_spec
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice, Quantised
+from studio.weights.language_codes import Languages
 
 VERSION: Literal[1] = 1
 
@@ -118,6 +119,11 @@ class Recipe(Section):
     def search(self) -> BeamSearch:
         """How its models search for an answer."""
         return BeamSearch()
+
+    @property
+    def languages(self) -> Languages | None:
+        """What its models translate from and to; None for all others."""
+        return None
 
     @property
     def keeps_best_model(self) -> bool:

@@ -223,7 +223,7 @@ class TrainingRun:
             settings.max_new_tokens,
             has_expected=self.recipe.has_expected_answers,
             max_length=self.recipe.data.max_length,
-            search=self.recipe.search,
+            arguments=self.job.generation,
         )
         step = self.trainer.state.global_step
         autocast = self.job.answer_autocast(self.trainer.args.device)

@@ -1,5 +1,6 @@
 """Write a run's artifacts: to a temporary folder, which then replaces the target."""
 
+import copy
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,10 +50,15 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
         if heads.is_attached(model.config):
             # The base model's own config knows nothing of the head.
             model.config.save_pretrained(folder)
+        if heads.is_encoder_decoder(model.config):
+            # The base model's own may write another language.
+            generation = copy.deepcopy(model.generation_config)
+            generation.update(eos_token_id=job.stop_tokens, **job.generation)
+            generation.save_pretrained(folder)
     else:
         if not heads.is_attached(model.config):
             model.generation_config.eos_token_id = job.stop_tokens
-            model.generation_config.update(**job.search.arguments)
+            model.generation_config.update(**job.generation)
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
 

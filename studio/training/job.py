@@ -14,7 +14,7 @@ from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.adapters import AnyAdapter, FullFineTune, Lora
 from studio.recipe.attention import ATTENTIONS
-from studio.recipe.base import BeamSearch, Recipe, find_conflict
+from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
@@ -26,6 +26,7 @@ from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.memory.process_memory import MemoryProbe
 from studio.training.models import (
     heads,
+    languages,
     loader,
     new_tokens,
     positions,
@@ -72,8 +73,9 @@ class TrainingJob:
     train: Examples
     validation: Examples
     memory_probe: MemoryProbe
-    search: BeamSearch
-    """How its answers are searched for."""
+    generation: dict[str, Any]
+    """What `generate` and a saved config are given: how to search for answers, in which language.
+    """
     head: str
     """What its head is, in words; empty if it gives tokens."""
 
@@ -98,8 +100,8 @@ class TrainingJob:
         rows = _load_rows(recipe, spec)
         head = choose_head and choose_head([*rows[0], *rows[1]])
         config, has_head = _load_config(recipe, spec, head, tokenizer, kinds)
+        spoken = languages.choose(tokenizer, config.model_type, recipe.languages)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
-        planned = format_audit.plan_formats(recipe, formats, config)
         probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
         new_tokens.extend(model, tokenizer, pieces)
@@ -113,7 +115,7 @@ class TrainingJob:
             spec=spec,
             base=model_card.base_name(recipe.base_model, spec.model),
             mode=mode,
-            plan=planned,
+            plan=format_audit.plan_formats(recipe, formats, config),
             has_mixed_formats=bool(formats.own),
             rounding=weight_formats.measure_rounding(spec.model, formats.main, mode, adapter),
             model=model,
@@ -125,7 +127,7 @@ class TrainingJob:
             train=train,
             validation=validation,
             memory_probe=probe,
-            search=recipe.search,
+            generation=recipe.search.arguments | spoken,
             head=heads.describe(config, has_head=has_head),
         )
 

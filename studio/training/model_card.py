@@ -158,10 +158,6 @@ def build_export_card(
 
 def _read_example(recipe: Recipe, *, has_chat_template: bool) -> str:
     example = _READ.get(recipe.outputs, "")
-    if recipe.search.num_beams > 1:
-        # An adapter is loaded without a generation config.
-        arguments = "".join(f", {name}={value}" for name, value in recipe.search.arguments.items())
-        example = example.replace("**inputs", f"\n    **inputs{arguments}\n")
     return example if has_chat_template else example.replace(_READ_CHAT, _READ_TEXT)
 
 
@@ -275,9 +271,10 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 {read}""",
     "adapter": """\
 from peft import PeftModel
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer{imports}
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig{imports}
 
 base = AutoModelForSeq2SeqLM.from_pretrained("{base}"{how})
+base.generation_config = GenerationConfig.from_pretrained("path/to/this/folder")
 model = PeftModel.from_pretrained(base, "path/to/this/folder")
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 {read}""",

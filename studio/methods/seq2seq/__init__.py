@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
+from pydantic import Field
 
 from studio.methods.base import Method, Preset, full_preset, lora_preset
 from studio.metrics import NEXT_TOKEN, MethodMetrics, MetricSpec
@@ -12,9 +13,14 @@ from studio.recipe.adapters import Lora
 from studio.recipe.base import BeamSearch, Conflict, Outputs, Recipe
 from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.sections import Data, LearningRate, MaxLength, Optimisation
+from studio.weights import language_codes
+from studio.weights.language_codes import Languages
 
-FAMILIES = frozenset({"t5", "mt5", "umt5", "longt5", "bart", "marian", "pegasus"})
-"""Families that are trained in tests. Others need a language per text, or balance experts."""
+FAMILIES = (
+    frozenset({"t5", "mt5", "umt5", "longt5", "bart", "marian", "pegasus"})
+    | language_codes.MULTILINGUAL
+)
+"""Families that are trained in tests. Others balance experts, or are not tested."""
 
 MAX_BEAMS = 32
 
@@ -40,6 +46,17 @@ class PairData(Data):
 
 class Rewriting(Section):
     """How answers are learned and judged."""
+
+    source_language: Annotated[
+        str | None, Field(max_length=20, pattern=r"^\w+$"), FieldSpec("Source language")
+    ] = None
+    """The language of prompts, by its code in the tokenizer: `en_XX` in mBART, `eng_Latn` in NLLB.
+    Only for models that translate between many languages."""
+
+    target_language: Annotated[
+        str | None, Field(max_length=20, pattern=r"^\w+$"), FieldSpec("Target language")
+    ] = None
+    """The language of answers, in the same way."""
 
     label_smoothing: Annotated[
         float, Ge(0), Le(0.5), FieldSpec("Label smoothing", advanced=True)
@@ -77,7 +94,18 @@ class Seq2SeqRecipe(Recipe):
     def search(self) -> BeamSearch:
         return BeamSearch(self.rewriting.num_beams, self.rewriting.length_penalty)
 
+    @property
+    def languages(self) -> Languages | None:
+        source, target = self.rewriting.source_language, self.rewriting.target_language
+        return Languages(source, target) if source and target else None
+
     def own_conflicts(self) -> Iterator[Conflict]:
+        if (self.rewriting.source_language is None) != (self.rewriting.target_language is None):
+            yield Conflict(
+                message="Only one of the two languages is set.",
+                hint="Set the source and the target language, or neither.",
+                param="rewriting.target_language",
+            )
         if self.rewriting.num_beams == 1 and self.rewriting.length_penalty != 1:
             yield Conflict(
                 message="The length penalty has no effect with 1 beam.",

@@ -68,7 +68,7 @@ def _make_judge(
     longest = max(len(row["labels"]) for row in trainer.eval_dataset[:count])
     most = min(MAX_ANSWER_RATIO * longest, max_length)
     sampler = AnswerSampler(
-        rows, None, job.tokenizer, most, max_length=max_length, search=recipe.search
+        rows, None, job.tokenizer, most, max_length=max_length, arguments=job.generation
     )
     expected = [split_row(row)[1] for row in rows]
 

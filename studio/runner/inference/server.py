@@ -146,6 +146,7 @@ def generate(
             streamer=_TokenStreamer(on_token) if is_streamed else None,
             stopping_criteria=[_StopWhen(lambda: text.has_stopped or is_gone())],
             **_sampling_arguments(request),
+            **request.spoken,
         )
     if not is_streamed:
         start = 1 if model.config.is_encoder_decoder else len(request.ids)

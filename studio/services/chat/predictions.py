@@ -72,12 +72,14 @@ def build_request(
     config = model_facts.read_config(Path(model.folder) / "config.json")
     encoder, length = encoders.find(config), run.recipe.data.max_length
     length = min(length, encoders.max_tokens(config) or length)
-    kind = _KINDS.get(run.recipe.outputs, "prompt")
+    kind, languages = _KINDS.get(run.recipe.outputs, "prompt"), run.recipe.languages
     reading = TokenizerRequest(
         kind=kind,
         model=model.folder,
         row=split_steps(row) if kind == "steps" else dict(row),
         max_length=length,
+        source_language=languages.source if languages else "",
+        target_language=languages.target if languages else "",
         chat_template="model" if run.recipe.has_chat_template and encoder is None else "none",
     )
     prompt = service_clients.render_prompt(settings, reading)

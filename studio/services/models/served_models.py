@@ -53,6 +53,7 @@ class ServedModel:
                 "tokenizer": self.tokenizer,
                 "ids": prompt.ids,
                 "stops": prompt.stops,
+                "spoken": prompt.spoken,
             }
         )
 

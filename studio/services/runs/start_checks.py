@@ -26,7 +26,7 @@ from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import continuation
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.weights import model_files, model_metadata
+from studio.weights import language_codes, model_files, model_metadata
 from studio.weights.model_facts import ModelFacts
 
 MODELS_PAGE = "/models"
@@ -90,6 +90,7 @@ def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
         *_check_base_model(db, recipe),
         *continuation.check(db, recipe),
         *_check_chat_template(db, recipe),
+        *check_languages(db, recipe),
         *data_quality.check(db, recipe),
         *token_stats.check(db, recipe),
     ]
@@ -166,6 +167,23 @@ def _check_chat_template(db: Session, recipe: AnyRecipe) -> list[Refusal]:
             repair={"data": {"chat_template": "chatml"}},
         )
     ]
+
+
+def check_languages(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+    """Return why a model cannot translate between a recipe's languages."""
+    if recipe.outputs != "rewrite":
+        return []
+    family, folder = (
+        recommendation.load_model_facts(db, recipe.base_model).family,
+        Path(models.require(db, recipe.base_model)),
+    )
+    is_known = family in language_codes.MULTILINGUAL and folder.is_absolute()
+    codes = language_codes.read(folder) if is_known else ()
+    problem = language_codes.find_problem(family, recipe.languages, codes)
+    if problem is None:
+        return []
+    param = "rewriting.source_language"
+    return [Refusal(message=problem.message, hint=problem.hint, param=param)]
 
 
 def _lacks_template(db: Session, name: str) -> bool:

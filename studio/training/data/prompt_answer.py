@@ -28,12 +28,15 @@ def split_row(row: TrainingRow) -> tuple[str, str]:
 def prompt_ids(text: str, tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> list[int]:
     """Tokenise a prompt as in training; None truncates nothing."""
     (ids,) = tokenise_texts([text], tokenizer)
-    return ids if max_length is None else cut(ids, max_length)
+    return ids if max_length is None else cut(ids, max_length, tokenizer)
 
 
-def cut(ids: list[int], max_length: int) -> list[int]:
-    """Truncate a text, but keep the token that ends it."""
-    return ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]]
+def cut(ids: list[int], max_length: int, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Truncate a text, but keep the token that ends it, and the code of its language behind it."""
+    if len(ids) <= max_length:
+        return ids
+    kept = 2 if ids[-2] == tokenizer.eos_token_id and max_length > 1 else 1
+    return [*ids[: max_length - kept], *ids[-kept:]]
 
 
 def tokenise_texts(

@@ -9,6 +9,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
+from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 
 from studio.errors import TrainingError
 from studio.training.data.chat_templates import ChatTemplate
@@ -33,8 +34,8 @@ def tokenise(
     prompts = tokenise_texts([texts[i][0] for i in kept], tokenizer)
     answers = tokenise_texts([texts[i][1] for i in kept], tokenizer, is_answer=True)
     pairs = list(zip(prompts, answers, strict=True))
-    cut_prompts = [cut(ids, max_length) for ids in prompts]
-    cut_answers = [cut(ids, max_length) for ids in answers]
+    cut_prompts = [cut(ids, max_length, tokenizer) for ids in prompts]
+    cut_answers = [cut(ids, max_length, tokenizer) for ids in answers]
     return Examples(
         Dataset.from_dict({"input_ids": cut_prompts, "labels": cut_answers}),
         [rows[i] for i in kept],
@@ -66,17 +67,25 @@ class PromptAnswerCollator(Collator):
 def decoder_inputs(model: Any, labels: Tensor) -> Tensor:  # noqa: ANN401 -- maybe with an adapter
     """Return what the writing half reads: the answer, one token later, behind its start token.
 
+    Answers of mBART start with the code of their language, which labels end with.
+
     Raises:
         TrainingError: the model's config names no start token.
 
     """
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     config = base.config
-    if getattr(config, "decoder_start_token_id", None) is None:
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None and config.model_type != "mbart":
         raise TrainingError(
             "unsupported_architecture",
             "The config of this model does not say with which token an answer starts.",
             hint="Set decoder_start_token_id in the model's config.json.",
         )
-    shifted: Tensor = base.prepare_decoder_input_ids_from_labels(labels)
+    shifted: Tensor
+    if hasattr(base, "prepare_decoder_input_ids_from_labels"):
+        shifted = base.prepare_decoder_input_ids_from_labels(labels)
+    else:
+        # M2M100 does so inside its forward pass alone, with this very function.
+        shifted = shift_tokens_right(labels, config.pad_token_id, start)
     return shifted

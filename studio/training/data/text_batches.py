@@ -54,7 +54,7 @@ def _read_prompts(
     if template is None:
         texts = [prompt_answer.prompt_text(row.messages[:-1]) for row in rows]
         found = prompt_answer.tokenise_texts(texts, tokenizer)
-        return found, [prompt_answer.cut(one, max_length) for one in found]
+        return found, [prompt_answer.cut(one, max_length, tokenizer) for one in found]
     texts = [template.render_prompt(row.messages[:-1]) for row in rows]
     found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     return found, [one[:max_length] for one in found]

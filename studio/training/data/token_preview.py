@@ -38,6 +38,8 @@ from studio.training.data.rows import (
     rejected_answer,
     to_training_row,
 )
+from studio.training.models import languages
+from studio.weights.language_codes import Languages
 
 _TITLES: dict[TemplateSource, str] = {
     "model": "The model's own",
@@ -412,15 +414,26 @@ def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
     if "text" in request.row:
         return _tokenise_text(request.row["text"], tokenizer)
     if request.chat_template == "none":
-        text = prompt_answer.prompt_text(request.row["messages"])
+        text, spoken = (
+            prompt_answer.prompt_text(request.row["messages"]),
+            _speak(request, tokenizer),
+        )
         ids = prompt_answer.prompt_ids(text, tokenizer, request.max_length)
-        return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id])
+        return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id], spoken=spoken)
     chat_templates.set_chat_template(tokenizer, request.chat_template)
     template = ChatTemplate(tokenizer)
     text = template.render_prompt(request.row["messages"])
     return PromptTokens(
         ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stop_tokens
     )
+
+
+def _speak(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Set the languages of a request, if it has any; return what `generate` is given."""
+    if not request.target_language:
+        return {}
+    chosen = Languages(request.source_language, request.target_language)
+    return languages.set_languages(tokenizer, chosen)
 
 
 def _tokenise_text(text: str, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:

@@ -1,7 +1,7 @@
 """Generate answers to fixed validation prompts, so that users can read what training changed."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +27,7 @@ from studio.training.models.eval_context import evaluation_mode
 from studio.training.monitoring.reporter import Throughput
 
 _BATCH_SIZE = 8
-_GREEDY = BeamSearch()
+_GREEDY = BeamSearch().arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,19 @@ class AnswerSampler:
         *,
         has_expected: bool = True,
         max_length: int | None = None,
-        search: BeamSearch = _GREEDY,
+        arguments: Mapping[str, Any] = _GREEDY,
     ) -> None:
-        """Prepare the prompts of rows; `max_length` truncates those without a chat template."""
+        """Prepare the prompts of rows; `max_length` truncates those without a chat template.
+
+        `arguments` are those of `generate` that the method decides.
+        """
         prompts = [_build_prompt(row, template, tokenizer, max_length) for row in rows]
         if not has_expected:
             prompts = [replace(prompt, reference="") for prompt in prompts]
         self._prompts = prompts
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
-        self._search = search
+        self._arguments = arguments
         self._stop_tokens = template.stop_tokens if template else [tokenizer.eos_token_id]
 
     def generate(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
@@ -112,7 +115,7 @@ class AnswerSampler:
                 eos_token_id=self._stop_tokens,
                 pad_token_id=self._tokenizer.pad_token_id,
                 use_cache=True,
-                **self._search.arguments,
+                **self._arguments,
             )
         new = written if reads_first else written[:, inputs["input_ids"].shape[1] :]
         answers: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)

@@ -33,7 +33,7 @@ from studio.training.evaluation import perplexity
 from studio.training.evaluation.perplexity import Perplexity
 from studio.training.export import dtype_conversion
 from studio.training.export.dtype_conversion import ShardLayout
-from studio.training.models import adapter_base, loader, tokenizers
+from studio.training.models import adapter_base, languages, loader, tokenizers
 from studio.weights import safetensors_headers
 from studio.weights.architectures import WRITING_KINDS
 
@@ -229,7 +229,7 @@ class Exporter:
         merged = model.merge_and_unload()
         if not self._has_head:
             merged.generation_config.eos_token_id = _stop_tokens(self.source.tokenizer)
-            merged.generation_config.update(**self.source.recipe.search.arguments)
+            merged.generation_config.update(**_generation(self.source, merged.config.model_type))
         merged.save_pretrained(folder, max_shard_size="2GB")
 
     def _write_adapter(
@@ -243,6 +243,7 @@ class Exporter:
         )
         if self._has_head:
             shutil.copyfile(adapter / "config.json", partial / "config.json")
+        _copy_generation(adapter, partial)
         files = [adapter / f"{ADAPTER}.safetensors"]
         # peft widens adapters on loading, so no tensor needs to stay in float32.
         return dtype_conversion.convert_files(
@@ -277,6 +278,12 @@ def _validation_examples(
     return examples if examples.rows else None
 
 
+def _generation(source: ExportSource, family: str) -> dict[str, Any]:
+    """Return what a saved model's config says of how it writes."""
+    spoken = languages.choose(source.tokenizer, family, source.recipe.languages)
+    return source.recipe.search.arguments | spoken
+
+
 def _stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return (
         ChatTemplate(tokenizer).stop_tokens if tokenizer.chat_template else [tokenizer.eos_token_id]
@@ -286,6 +293,10 @@ def _stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def _write_config(source: Path, partial: Path, dtype: DType) -> None:
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     _write_json(partial / "config.json", _with_dtype(config, dtype) | {"dtype": dtype})
+    _copy_generation(source, partial)
+
+
+def _copy_generation(source: Path, partial: Path) -> None:
     generation = source / "generation_config.json"
     if generation.is_file():
         shutil.copyfile(generation, partial / generation.name)

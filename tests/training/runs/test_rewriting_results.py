@@ -174,13 +174,16 @@ def test_saved_model_searches_as_the_run_whatever_its_base_does(
     assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (1, None, None)
 
 
-def test_card_of_an_adapter_names_the_beams(models: dict[str, Path], tmp_path: Path) -> None:
+def test_adapter_is_saved_with_the_beams(models: dict[str, Path], tmp_path: Path) -> None:
+    """Its card loads them: the base model's own config may have others."""
     changes = LORA | BEAMS | {"optimisation__max_steps": 1}
     run = train(tmp_path / "run", models["t5"], changes)
     folder, _told = exported(run, "float32", "adapter")
 
+    saved = GenerationConfig.from_pretrained(folder.files)
+    assert (saved.num_beams, saved.length_penalty) == (4, 2.0)
     card = (folder.files / "README.md").read_text(encoding="utf-8")
-    assert "**inputs, num_beams=4, length_penalty=2.0, early_stopping=False" in card
+    assert "base.generation_config = GenerationConfig.from_pretrained(" in card
 
 
 def test_dry_run_measures_prompts_and_answers(models: dict[str, Path], tmp_path: Path) -> None:
