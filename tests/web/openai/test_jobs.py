@@ -13,7 +13,8 @@ from sqlmodel import Session
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.services.runs import run_commands, runs, states
+from studio.protocols.events import Finished, Started
+from studio.services.runs import attempts, run_commands, runs, states
 from tests.support import factories
 from tests.unit.weights import safetensors_folders
 
@@ -174,6 +175,31 @@ def test_encoder_decoder_models_get_the_method_made_for_them(
     recipe = job["x_studio"]["recipe"]
     assert (refused.status_code, "encoder" in refused.text) == (400, True)
     assert (recipe["method"], recipe["rewriting"]["judged_answers"]) == ("seq2seq", 8)
+
+
+def test_job_of_an_encoder_decoder_ends_with_its_own_metrics(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    """Its model rewrites texts, so a chat is refused with where to try it."""
+    weights = {"a": ("F32", [0.5] * 4)}
+    folder = str(safetensors_folders.write(tmp_path / "t5", weights, model_type="t5"))
+    wish = {"method": "seq2seq", "rewriting": {"num_beams": 4}}
+    ask(client, model=folder, x_studio=wish)
+    with unit_of_work(engine) as db:
+        run = runs.get(db, 1)
+        states.move(db, run, RunStatus.STARTING)
+        told = factories.metrics_event(3, loss=1.0, eval_loss=0.9, eval_chrf_share=0.4)
+        ends = Finished(metrics={"eval_loss": 0.9, "eval_chrf_share": 0.4})
+        attempts.apply_events(db, run, [Started(total_steps=3, resolved={}), told, ends], 1)
+    job = client.get("/v1/fine_tuning/jobs/ftjob-1").json()
+    turns = [{"role": "user", "content": "Hello"}]
+    chat = client.post(
+        "/v1/chat/completions", json={"model": job["fine_tuned_model"], "messages": turns}
+    )
+
+    assert (job["status"], job["x_studio"]["recipe"]["rewriting"]["num_beams"]) == ("succeeded", 4)
+    assert chat.status_code == 400
+    assert "rewrites texts" in chat.text
 
 
 def test_x_studio_names_a_method_that_openai_lacks(client: TestClient) -> None:
