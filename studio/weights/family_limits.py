@@ -123,12 +123,12 @@ def warnings_for(family: str, *, has_experts: bool) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderLayers:
-    """A decoder's layers: attention, then an MLP, each with a residual connection."""
+class LayerSpec:
+    """A family's layers: attention, then an MLP, each with a residual connection."""
 
-    norm: Literal["root", "wide", "layer"] = "root"
-    """"root": RMSNorm scaled after casting back to the narrow dtype; "wide": scaled before;
-    "layer": torch's LayerNorm."""
+    norm: Literal["root", "wide", "layer", "t5"] = "root"
+    """"root": RMSNorm scaled after casting back to the narrow dtype; "wide": scaled before; "t5":
+    scaled after it, from a widened copy of what it reads; "layer": torch's LayerNorm."""
     pre_norm: bool = True
     post_norm: bool = False
     """Norms the outputs of attention and the MLP."""
@@ -142,7 +142,16 @@ class DecoderLayers:
     copies_rotated_heads: bool = False
     """Whether rotary embeddings apply to part of each head, so that heads are joined again."""
     eager_attention: bool = False
-    """Whether attention is eager: no fused kernel supports its softcapping."""
+    """Whether attention is eager: no fused kernel supports its softcapping, or upstream has none.
+    """
+    wide_softmax: bool = True
+    """Whether eager attention computes its softmax in float32 even without autocast."""
+    norm_first: bool = True
+    """Whether norms read what layers add up, so that another one comes after the last layer."""
+    narrow_embeddings: bool = False
+    """Whether a linear layer widens the token embeddings, whatever their size."""
+    dropout_everywhere: bool = False
+    """Whether a single setting is the dropout of attention, the MLP and outputs."""
 
     attention_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     """The linear layers of attention; all but the last read its input."""
@@ -158,27 +167,27 @@ class DecoderLayers:
 WITHOUT_ROTARY = frozenset({"gpt2", "opt", "bloom", "gpt_bigcode", "mpt"})
 """Families whose positions are learned, or biases of attention, and cannot be stretched."""
 
-_LLAMA = DecoderLayers()
+_LLAMA = LayerSpec()
 
-FAMILY_LAYERS: Mapping[str, DecoderLayers] = {
+FAMILY_LAYERS: Mapping[str, LayerSpec] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
-    "qwen3": DecoderLayers(qk_norm="each"),
+    "qwen3": LayerSpec(qk_norm="each"),
     "granite": _LLAMA,
     "smollm3": _LLAMA,
-    "gemma": DecoderLayers(norm="wide"),
-    "gemma2": DecoderLayers(norm="wide", post_norm=True, eager_attention=True),
-    "gemma3_text": DecoderLayers(norm="wide", post_norm=True, qk_norm="each"),
-    "olmo2": DecoderLayers(norm="wide", pre_norm=False, post_norm=True, qk_norm="all"),
-    "phi3": DecoderLayers(
+    "gemma": LayerSpec(norm="wide"),
+    "gemma2": LayerSpec(norm="wide", post_norm=True, eager_attention=True),
+    "gemma3_text": LayerSpec(norm="wide", post_norm=True, qk_norm="each"),
+    "olmo2": LayerSpec(norm="wide", pre_norm=False, post_norm=True, qk_norm="all"),
+    "phi3": LayerSpec(
         fused_qkv=True,
         fused_gate_up=True,
         copies_rotated_heads=True,
         attention_names=("qkv_proj", "o_proj"),
         mlp_names=("gate_up_proj", "down_proj"),
     ),
-    "gpt_neox": DecoderLayers(
+    "gpt_neox": LayerSpec(
         norm="layer",
         fused_qkv=True,
         gated_mlp=False,
@@ -186,7 +195,7 @@ FAMILY_LAYERS: Mapping[str, DecoderLayers] = {
         attention_names=("query_key_value", "dense"),
         mlp_names=("dense_h_to_4h", "dense_4h_to_h"),
     ),
-    "gpt2": DecoderLayers(
+    "gpt2": LayerSpec(
         norm="layer",
         fused_qkv=True,
         gated_mlp=False,

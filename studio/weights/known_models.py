@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from studio.weights.adapter_targets import LinearLayer
 from studio.weights.architectures import FAMILY_KINDS, ModelKind
-from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
+from studio.weights.family_limits import FAMILY_LAYERS, LayerSpec
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
 from studio.weights.safetensors_headers import DType
@@ -57,7 +57,7 @@ def facts_from_shape(
 
     `parameters` replaces the computed number where the real one is known.
     """
-    spec = FAMILY_LAYERS.get(family, DecoderLayers())
+    spec = FAMILY_LAYERS.get(family, LayerSpec())
     matrices = _layer_matrices(shape, spec)
     linear = shape.layers * sum(rows * columns for rows, columns in matrices)
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
@@ -101,13 +101,13 @@ def _layer_weights(shape: ModelShape, layers: tuple[LinearLayer, ...]) -> list[M
     return [*matrices, *norms, ModelWeight("model.norm", shape.hidden_size)]
 
 
-def _layer_names(layers: DecoderLayers) -> list[str]:
+def _layer_names(layers: LayerSpec) -> list[str]:
     """Return the names of the linear layers of one decoder layer."""
     attention = [f"attention.{name}" for name in layers.attention_names]
     return [*attention, *(f"mlp.{name}" for name in layers.mlp_names)]
 
 
-def _layer_matrices(shape: ModelShape, layers: DecoderLayers) -> list[tuple[int, int]]:
+def _layer_matrices(shape: ModelShape, layers: LayerSpec) -> list[tuple[int, int]]:
     """Return outputs and inputs of each linear layer of one decoder layer."""
     hidden, inner = shape.hidden_size, shape.intermediate
     heads = [shape.query_width, shape.key_width, shape.key_width]

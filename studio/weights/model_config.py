@@ -61,8 +61,42 @@ _GPT2_NAMES = {
     "n_inner": "intermediate_size",
 }
 """GPT-2's names of keys that other families name alike."""
+_DISTILBERT_NAMES = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+}
+_T5_NAMES = {
+    "d_model": "hidden_size",
+    "d_ff": "intermediate_size",
+    "d_kv": "head_dim",
+    "num_heads": "num_attention_heads",
+    "feed_forward_proj": "hidden_act",
+}
+_ENCODER_NAMES = {
+    "encoder_layers": "num_hidden_layers",
+    "encoder_attention_heads": "num_attention_heads",
+    "encoder_ffn_dim": "intermediate_size",
+}
+_DECODER_NAMES = {key.replace("encoder", "decoder"): name for key, name in _ENCODER_NAMES.items()}
+_OTHER_NAMES = {
+    "gpt2": _GPT2_NAMES,
+    "distilbert": _DISTILBERT_NAMES,
+    **dict.fromkeys(("t5", "mt5", "umt5"), _T5_NAMES | {"num_layers": "num_hidden_layers"}),
+    **dict.fromkeys(
+        ("bart", "marian", "mbart", "m2m_100", "pegasus"),
+        {"d_model": "hidden_size"} | _ENCODER_NAMES,
+    ),
+}
+"""Names of keys that other families name alike, by family."""
 
-_DROPOUT_KEYS = ("resid_pdrop", "residual_dropout", "hidden_dropout")
+_DROPOUT_KEYS = (
+    *("resid_pdrop", "residual_dropout", "hidden_dropout"),
+    *("hidden_dropout_prob", "dropout", "dropout_rate"),
+)
+_ATTENTION_DROPOUT_KEYS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -148,6 +182,10 @@ class ModelShape:
     attention_dropout: bool = False
     residual_dropout: bool = False
     """Dropout on the outputs of attention and the MLP."""
+    activation_dropout: bool = False
+    """Dropout inside the MLP."""
+    embedding_width: int = 0
+    """Width of the token embeddings; a linear layer widens those that are narrower."""
 
     @property
     def query_width(self) -> int:
@@ -172,8 +210,12 @@ UNKNOWN_SHAPE = ModelShape(
 
 
 def read(config: Mapping[str, Any]) -> ModelShape | None:
-    """Return the shape in a config, or None if a number is missing or out of bounds."""
-    config = {new: config[old] for old, new in _GPT2_NAMES.items() if old in config} | dict(config)
+    """Return the shape in a config, or None if a number is missing or out of bounds.
+
+    Of an encoder-decoder, this is its encoder's.
+    """
+    renamed = _OTHER_NAMES.get(str(config.get("model_type")), _GPT2_NAMES)
+    config = dict(config) | {new: config[old] for old, new in renamed.items() if old in config}
     hidden = _bounded_int(config.get("hidden_size"), _MAX_WIDTH)
     heads = _bounded_int(config.get("num_attention_heads"), _MAX_WIDTH)
     if not hidden or not heads:
@@ -188,16 +230,34 @@ def read(config: Mapping[str, Any]) -> ModelShape | None:
         head_size=_bounded_int(_or_default(config.get("head_dim"), hidden // heads), _MAX_WIDTH),
         vocab_size=_bounded_int(config.get("vocab_size"), _MAX_VOCABULARY),
         tied_embeddings=config.get("tie_word_embeddings") is True,
-        activation=str(config.get("activation_function") or config.get("hidden_act") or "")[:64],
+        activation=_activation(config),
         # GPT-NeoX does so by default, and only its config has this key.
         parallel_residual=config.get("use_parallel_residual") is True,
         attn_softcapping=bool(config.get("attn_logit_softcapping")),
         logit_softcapping=bool(config.get("final_logit_softcapping")),
-        attention_dropout=bool(config.get("attention_dropout") or config.get("attn_pdrop")),
+        attention_dropout=any(config.get(name) for name in _ATTENTION_DROPOUT_KEYS),
         residual_dropout=any(config.get(name) for name in _DROPOUT_KEYS),
+        activation_dropout=bool(config.get("activation_dropout")),
+        embedding_width=_bounded_int(config.get("embedding_size"), _MAX_WIDTH) or hidden,
     )
     numbers = (shape.layers, shape.intermediate, shape.kv_heads, shape.head_size, shape.vocab_size)
     return shape if all(numbers) else None
+
+
+def read_decoder(config: Mapping[str, Any]) -> ModelShape | None:
+    """Return the shape of an encoder-decoder's decoder; None if its config does not give one."""
+    layers = config.get("num_decoder_layers") or config.get("num_layers")
+    own = {old: config[new] for old, new in _SIDES.items() if new in config}
+    return read(dict(config) | own | ({"num_layers": layers} if layers else {}))
+
+
+_SIDES = dict(zip(_ENCODER_NAMES, _DECODER_NAMES, strict=True))
+"""The decoder's keys by those of the encoder."""
+
+
+def _activation(config: Mapping[str, Any]) -> str:
+    names = ("activation_function", "hidden_act", "hidden_activation")
+    return str(next((config[name] for name in names if config.get(name)), ""))[:64]
 
 
 def _or_default(value: object, default: int) -> object:

@@ -80,7 +80,10 @@ class ModelFacts:
     expert_parameters: int = 0
     """Parameters of experts, which are loaded as stacked matrices and not as layers."""
     shape: ModelShape | None = None
-    """None if the config does not give it, or gives impossible values."""
+    """None if the config does not give it, or gives impossible values. Of an encoder-decoder, its
+    encoder's."""
+    decoder: ModelShape | None = None
+    """The shape of an encoder-decoder's decoder."""
     stats: WeightStats = field(default_factory=WeightStats)
     defects: WeightDefects = field(default_factory=WeightDefects)
     quantisation_errors: Mapping[str, float] = field(default_factory=dict)
@@ -235,8 +238,8 @@ def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
         declared_dtype=_declared_dtype(config),
         quantised=_quantisation_method(config),
         rope=_rope_kind(config),
-        # The memory formulas are those of decoders.
-        shape=None if kind == "encoder" else model_config.read(config),
+        shape=model_config.read(config),
+        decoder=model_config.read_decoder(config) if kind == "encoder_decoder" else None,
     )
 
 

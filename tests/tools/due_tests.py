@@ -29,7 +29,10 @@ COMMON = (
 """What every slow test depends on: what trains a model, and what tests share."""
 
 SUITES: dict[str, tuple[str, ...]] = {
-    "tests/training": ("studio/recipe", "studio/weights", "studio/intake/rows"),
+    "tests/training": (
+        *("studio/recipe", "studio/weights", "studio/intake/rows"),
+        *("studio/services/estimates", "studio/services/precision"),
+    ),
     "tests/faults": (
         *("studio/worker", "studio/db", "studio/processes", "studio/commands"),
         *("studio/services/queue", "studio/services/operations", "studio/services/tasks"),

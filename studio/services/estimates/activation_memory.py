@@ -1,4 +1,4 @@
-"""Activation memory: the bytes that decoder layers keep of a batch for the backward pass.
+"""Activation memory: the bytes that a model's layers keep of a batch for the backward pass.
 
 The sum of what each operation saves, given how a family's layers are built and its config. Tests
 verify it tensor by tensor. Families that were not verified get no estimate.
@@ -10,11 +10,12 @@ from typing import Literal
 
 from studio.methods import AnyRecipe
 from studio.recipe.adapters import Adapter, Ia3, Lora, Oft
-from studio.recipe.precision import PRECISIONS
+from studio.recipe.precision import PRECISIONS, DType
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
+from studio.weights import encoder_layers
 from studio.weights.adapter_targets import AdapterTargets, LinearLayer
-from studio.weights.family_limits import FAMILY_LAYERS, DecoderLayers
+from studio.weights.family_limits import FAMILY_LAYERS, LayerSpec
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
 from studio.weights.trained_weights import TrainedPart
@@ -22,8 +23,10 @@ from studio.weights.trained_weights import TrainedPart
 _PLAIN_MLP_VALUES, _GATED_MLP_VALUES = 2, 4
 """Values kept per unit of the MLP's inner width: the activation's input and output; with a gate
 also what the gate lets through and their product."""
-_UNFUSED_ACTIVATION_VALUES = {"gelu_new": 3, "gelu_fast": 5}
+_UNFUSED_ACTIVATION_VALUES = {"gelu_new": 3, "gated-gelu": 3, "gelu_fast": 5}
 """Activations that are computed step by step, and how many more values that keeps."""
+_KEEPS_OUTPUT = frozenset({"relu"})
+"""Activations that keep their output alone."""
 
 
 _ROTATION_COPIES = 5
@@ -81,6 +84,8 @@ class TrainingStep:
     shape: ModelShape
     load: BatchShape
     on_gpu: bool
+    is_writer: bool = False
+    """Whether its layers are those of an encoder-decoder's decoder."""
     frozen: Literal["none", "matrices", "all"] = "none"
     """What is frozen in the layers that are counted, of the weights that others train."""
 
@@ -132,7 +137,45 @@ class TrainingStep:
     @property
     def hidden_state_bytes(self) -> int:
         """Bytes per value between the layers, which have the dtype of the token embeddings."""
+        if self.widens_embeddings:
+            return self.compute_bytes
         return DTYPE_BYTES[number_formats.hidden_state_dtype(self.recipe, self.facts)]
+
+    @property
+    def weight_dtype(self) -> DType:
+        """The dtype of the model's weights, which is also that of its masks."""
+        return number_formats.weight_dtype(self.recipe, self.facts)
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of the attention mask that all layers read."""
+        pairs = self.load.batch * self.load.length**2
+        return pairs * DTYPE_BYTES[self.weight_dtype] * self.load.is_padded
+
+    @property
+    def widens_embeddings(self) -> bool:
+        """Whether a linear layer gives the first hidden states, in the format of its products."""
+        is_wider = 0 < self.shape.embedding_width < self.shape.hidden_size
+        return self.layer_spec.narrow_embeddings or is_wider
+
+    @property
+    def softmax_bytes(self) -> int:
+        """Bytes per value of eager attention's softmax: autocast computes it in float32."""
+        is_autocast = PRECISIONS[self.recipe.precision].autocast is not None
+        wide = self.layer_spec.wide_softmax or is_autocast
+        return DTYPE_BYTES["float32"] if wide else self.compute_bytes
+
+    @property
+    def has_attention_dropout(self) -> bool:
+        shape = self.shape
+        is_same = self.layer_spec.dropout_everywhere and shape.residual_dropout
+        return shape.attention_dropout or is_same
+
+    @property
+    def has_mlp_dropout(self) -> bool:
+        shape = self.shape
+        is_same = self.layer_spec.dropout_everywhere and shape.residual_dropout
+        return shape.activation_dropout or is_same
 
     @property
     def is_checkpointed(self) -> bool:
@@ -153,9 +196,12 @@ class TrainingStep:
         return self.shape.hidden_size if self.part.has_norms else 0
 
     @property
-    def layer_spec(self) -> DecoderLayers:
+    def layer_spec(self) -> LayerSpec:
         """How the family's layers are built; families that were not verified count as llama."""
-        return FAMILY_LAYERS.get(self.facts.family, FAMILY_LAYERS["llama"])
+        spec = encoder_layers.find(self.facts.family) or FAMILY_LAYERS["llama"]
+        if self.shape.activation.startswith("gated-"):
+            return replace(spec, gated_mlp=True, mlp_names=encoder_layers.GATED_T5)
+        return spec
 
     @property
     def is_narrow(self) -> bool:
@@ -204,7 +250,7 @@ class TrainingStep:
         dropout.
 
         """
-        drops = self.shape.attention_dropout and not self.on_gpu
+        drops = self.has_attention_dropout and not self.on_gpu
         return drops or emulates_bfloat16(self.recipe)
 
     @property
@@ -231,6 +277,8 @@ class TrainingStep:
         """Bytes of a layer's own copy of the attention mask, in the dtype of its products."""
         length = self.load.length
         is_masked = self.load.is_padded and self.recipe.model.attention != "flash_attention_2"
+        # A decoder's answers are padded at their end, which a causal mask hides.
+        is_masked = is_masked and not self.is_writer
         return self.load.batch * length * length * self.compute_bytes if is_masked else 0
 
     @property
@@ -264,6 +312,16 @@ class TrainingStep:
         )
 
     @property
+    def embedding_bytes(self) -> int:
+        """Bytes that an encoder's embeddings keep to be trained: of their norm and dropout."""
+        # Checkpointing needs gradients of what the first layer reads, even with an adapter.
+        is_kept = not self.is_adapter or self.is_checkpointed
+        if self.facts.kind != "encoder" or not is_kept:
+            return 0
+        width = DTYPE_BYTES[number_formats.hidden_state_dtype(self.recipe, self.facts)]
+        return self.load.tokens * self.shape.embedding_width * width
+
+    @property
     def final_norm_bytes(self) -> int:
         """Bytes that the final norm keeps, and its output."""
         read = (
@@ -271,7 +329,7 @@ class TrainingStep:
             if self.layer_spec.norm == "layer"
             else 4 + self.hidden_state_bytes
         )
-        normed = read if self.part.has_norms else 0
+        normed = read if self.part.has_norms and self.layer_spec.norm_first else 0
         return self.load.tokens * self.shape.hidden_size * (normed + self.hidden_state_bytes)
 
 
@@ -294,9 +352,18 @@ def _norms(step: TrainingStep) -> int:
         # Input, mean and standard deviation; two norms with the same input keep it once.
         read = 1 if step.shape.parallel_residual else 2
         return read * hidden * step.hidden_state_bytes + 2 * 2 * step.hidden_state_bytes + dropped
+    if layers.norm == "t5":
+        return 2 * t5_norm(step) + dropped
     before = 4 * hidden + _scaled(step, step.hidden_state_bytes) * hidden + 4
     after = 4 * hidden + _scaled(step, step.compute_bytes) * hidden + 4
     return 2 * (before * layers.pre_norm + after * layers.post_norm) + dropped
+
+
+def t5_norm(step: TrainingStep) -> int:
+    """Return the bytes per token that a norm of T5 keeps: it reads and widens hidden states."""
+    width = step.hidden_state_bytes
+    read = 4 if width == DTYPE_BYTES["float32"] else 4 + width
+    return (read + (width if step.trains_norms else 0)) * step.shape.hidden_size + 4
 
 
 def _scaled(step: TrainingStep, width: int) -> int:
@@ -348,12 +415,12 @@ def _unfused_attention(step: TrainingStep) -> int:
     """Return the bytes per token that attention keeps if it computes its scores step by step."""
     shape, width, length = step.shape, step.compute_bytes, step.load.length
     if step.is_eager:
-        scores = 4 + width * (shape.attn_softcapping + step.is_narrow)
+        scores = _eager_scores(step)
         return (
             width * (2 * shape.query_width + sum(step.key_value_widths))
             + scores * shape.heads * length
         )
-    scores = 12 if shape.attention_dropout else 4
+    scores = 12 if step.has_attention_dropout else 4
     is_part = step.layer_spec.fused_qkv and shape.kv_heads == shape.heads
     is_view = is_part and not step.is_narrow and step.load.batch == 1
     joined = 4 * (shape.query_width + shape.key_width) if is_view else 0
@@ -361,8 +428,21 @@ def _unfused_attention(step: TrainingStep) -> int:
     return (3 * 4 + width) * shape.query_width + joined + scores * shape.heads * length
 
 
+def _eager_scores(step: TrainingStep) -> int:
+    """Return the bytes per score: the softmax and its cast; with dropout, what is dropped, too."""
+    wide, width = step.softmax_bytes, step.compute_bytes
+    if step.has_attention_dropout:
+        return 2 * wide + width
+    return wide + width * (step.shape.attn_softcapping + (width < wide))
+
+
 def _mlp(step: TrainingStep) -> int:
     values = _GATED_MLP_VALUES if step.layer_spec.gated_mlp else _PLAIN_MLP_VALUES
+    is_output_kept = step.shape.activation in _KEEPS_OUTPUT
+    values -= is_output_kept
+    if step.has_mlp_dropout:
+        # The mask, and another copy of an output that was kept.
+        values += 1 + is_output_kept
     if not step.readers.mlp_output and not step.keeps_linear_inputs:
         values -= 1
     values += _UNFUSED_ACTIVATION_VALUES.get(step.shape.activation, 0) + (

@@ -29,17 +29,15 @@ from studio.methods import AnyRecipe, count_sequences
 from studio.recipe.adapters import Adapter
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
+from studio.services.estimates import encoder_decoder_memory, verified_models
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
+from studio.services.estimates.verified_models import SCORES
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes
 from studio.weights import model_config
-from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_facts import ModelFacts
 
 Moment = Literal["backward", "update"]
-
-_SCORES = frozenset({"score", "label", "number", "steps"})
-"""Outputs of models that have a small head instead of the layer that scores every token."""
 
 RUNTIME_BYTES = 27_000_000
 """Bytes a trainer takes on a CPU besides its tensors, measured with a model without weights."""
@@ -175,12 +173,19 @@ def estimate(
     On a GPU this is what torch allocates, without the driver's own 0.5 GB.
 
     """
-    if recipe.outputs in _SCORES:
-        facts = facts.without_output()
+    if recipe.outputs in SCORES:
+        facts = verified_models.with_head(recipe, facts.without_output())
     shape, sizes = facts.shape, number_formats.plan_dtypes(recipe, facts).sizes
-    if sizes is None or shape is None or not is_supported(recipe, facts):
+    if (
+        sizes is None
+        or shape is None
+        or not verified_models.is_supported(recipe, facts, on_gpu=on_gpu)
+    ):
         return None
-    step = TrainingStep(recipe, facts, shape, batch, on_gpu)
+    step = TrainingStep(
+        recipe, facts, verified_models.shape_in_training(recipe, facts, shape), batch, on_gpu
+    )
+    sizes = verified_models.with_trained_head(step, sizes)
     backward = _at_backward(step, sizes)
     dequantising = replace(backward, scores=0, copies=backward.copies + step.dequantised_bytes)
     training = [backward, dequantising, *_at_recomputation(step, sizes)]
@@ -222,23 +227,19 @@ def _transient_bytes(breakdown: MemoryBreakdown) -> int:
     return breakdown.copies + breakdown.activations + breakdown.scores
 
 
-def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
-    """Whether the layers' activation memory is known for this model and precision."""
-    mode = PRECISIONS[recipe.precision]
-    # A float32 adapter on 16-bit weights without autocast is refused.
-    is_refused = isinstance(recipe.adapter, Adapter) and mode.weights != "float32"
-    return facts.family in FAMILY_LAYERS and not is_refused
-
-
 def _logits_bytes(step: TrainingStep) -> int:
     """Return the bytes of logits and loss, with the gradient computed tile by tile.
 
     Without logits, memory peaks where the backward pass has reached the last layer: gradients of
     its output, in float32, and of what is inside its MLP.
     """
-    if step.recipe.outputs in _SCORES:
-        inside = 2 * step.shape.intermediate * step.compute_bytes
-        return step.load.tokens * (2 * 4 * step.shape.hidden_size + inside)
+    if step.facts.kind == "encoder_decoder":
+        # A copy of the output layer, which is the token embeddings, unless they are narrow.
+        is_cast = step.hidden_state_bytes > step.compute_bytes
+        copy = step.embedding_size * step.compute_bytes * is_cast
+        return copy + encoder_decoder_memory.logits_bytes(step.load, step.shape.vocab_size)
+    if step.recipe.outputs in SCORES:
+        return _layer_gradients(step)
     rows = step.load.batch * step.load.answer_tokens
     columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
     tile = min(rows, _TILE_ROWS) * min(step.shape.vocab_size, columns)
@@ -284,24 +285,66 @@ def _runtime_bytes(step: TrainingStep) -> int:
 def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Return the memory at the start of the backward pass, with the logits."""
     adds_up = step.recipe.optimisation.gradient_accumulation_steps > 1
-    layers = step.checkpointed_bytes if step.is_checkpointed else step.all_layers
     return replace(
         _constant_parts(step, sizes),
         gradients=sizes.gradients if adds_up else 0,
         copies=0 if step.is_checkpointed else sizes.copies,
-        activations=layers + step.final_norm_bytes,
+        activations=_kept_bytes(step),
         scores=_logits_bytes(step),
     )
 
 
+def _kept_bytes(step: TrainingStep) -> int:
+    """Return what the forward pass keeps for the backward pass."""
+    if step.facts.kind == "encoder_decoder":
+        kept = encoder_decoder_memory
+        return kept.checkpointed_bytes(step) if step.is_checkpointed else kept.all_layers(step)
+    layers = step.checkpointed_bytes if step.is_checkpointed else step.all_layers
+    return layers + step.final_norm_bytes + step.embedding_bytes
+
+
 def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBreakdown]:
-    """Return the memory when checkpointing recomputes the first layer, after all others."""
+    """Return the memory when checkpointing recomputes the first layer, after all others.
+
+    Encoders, and models with one, were also verified at the layers that are recomputed first.
+    """
     if not step.is_checkpointed:
         return []
-    layer = step.layer + step.load.tokens * step.shape.hidden_size * step.hidden_state_bytes
+    passed = step.load.tokens * step.shape.hidden_size * step.hidden_state_bytes
     copies = sizes.copies // step.shape.layers + step.dequantised_bytes
-    constant = _constant_parts(step, sizes)
-    return [replace(constant, gradients=sizes.gradients, copies=copies, activations=layer)]
+    constant = replace(_constant_parts(step, sizes), copies=copies)
+    trained = replace(constant, gradients=sizes.gradients)
+    match step.facts.kind:
+        case "encoder":
+            work, facts = step.layer + _layer_gradients(step), step.facts
+            kept = step.checkpointed_bytes + step.embedding_bytes + step.mask_bytes
+            # The embeddings have their gradients last.
+            gradients = round(sizes.gradients * facts.linear_parameters / facts.parameters)
+            last = replace(constant, activations=passed + work, gradients=gradients)
+            return [replace(constant, activations=kept + work), last]
+        case "encoder_decoder":
+            pair = encoder_decoder_memory
+            work = _layer_gradients(step)
+            first = replace(constant, activations=pair.bytes_at_last_decoder_layer(step) + work)
+            last = replace(trained, activations=pair.bytes_at_last_encoder_layer(step) + work)
+            return [first, last]
+        case _:
+            return [replace(trained, activations=step.layer + passed)]
+
+
+def _layer_gradients(step: TrainingStep) -> int:
+    """Return the bytes of gradients inside a layer: of its output, in float32, and of its MLP.
+
+    Only autocast keeps an encoder's until those of its casts are there. Eager attention has those
+    of its scores.
+    """
+    if step.facts.kind == "encoder" and not step.casts_inputs:
+        scores = step.shape.heads * step.load.length * step.softmax_bytes * step.is_eager
+        outputs = 2 * step.hidden_state_bytes * step.shape.hidden_size
+        inside = step.compute_bytes * step.shape.intermediate
+        return step.load.tokens * (max(outputs, inside) + scores)
+    inside = 2 * step.shape.intermediate * step.compute_bytes
+    return step.load.tokens * (2 * 4 * step.shape.hidden_size + inside)
 
 
 def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
@@ -309,6 +352,7 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     batch = step.recipe.evaluation.per_device_eval_batch_size
     batch = count_sequences(step.recipe, min(batch, step.load.validation_examples or batch))
     tokens, shape = batch * step.load.length, step.shape
+    load = replace(step.load, batch=batch)
     rows = min(batch * step.load.answer_tokens, _TILE_ROWS)
     columns = min(shape.vocab_size, _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS)
     bytes_per_logit = step.compute_bytes + (0 if step.on_gpu else _FORWARD_WORK)
@@ -317,10 +361,17 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         activations=tokens
         * (4 * shape.hidden_size + 3 * shape.intermediate)
         * step.hidden_state_bytes,
-        scores=0 if step.recipe.outputs in _SCORES else rows * columns * bytes_per_logit,
+        scores=_validation_scores(step, load, rows * columns * bytes_per_logit),
     )
     share = 0 if step.on_gpu else _VALIDATION_OVERHEAD
     return replace(breakdown, holes=round(share * _transient_bytes(breakdown)))
+
+
+def _validation_scores(step: TrainingStep, load: BatchShape, tile: int) -> int:
+    """Return the bytes of logits and loss during validation."""
+    if step.facts.kind == "encoder_decoder":
+        return encoder_decoder_memory.logits_bytes(load, step.shape.vocab_size)
+    return 0 if step.recipe.outputs in SCORES else tile
 
 
 def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
