@@ -16,6 +16,7 @@ from studio.errors import TrainingError
 from studio.recipe.precision import Precision
 from studio.training.precision import float8, matmul_precision
 from studio.training.precision.format_audit import (
+    NONE,
     NumberFormats,
     audit_trainer,
     join_formats,
@@ -91,7 +92,6 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
         optimizer = self._trainer.optimizer
         if not optimizer.state:
             return
-        self._first_step_seen = True
         float32_weights = weights_kept_in_float32(self._trainer.model, self.plan)
         trained = (
             p
@@ -100,6 +100,9 @@ class PrecisionVerifier(TrainerCallback):  # type: ignore[misc] # upstream is un
             if p not in float32_weights
         )
         gradients = join_formats(p.grad.dtype for p in trained if p.grad is not None)
+        if gradients == NONE:
+            return  # The guard skipped this step, because its gradient was NaN or infinite.
+        self._first_step_seen = True
         states, master = optimizer_formats(optimizer, float32_weights)
         measured = replace(self.plan, gradients=gradients, optimizer_states=states, master=master)
         self._refuse_difference(self.plan.differences(measured))
