@@ -51,7 +51,7 @@ class GenerationRequest(Message):
     lora: dict[str, Any] = Field(default_factory=dict)
     """The recipe's adapter section, for a checkpoint whose run has not saved its adapter."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """The recipe's model section, for a checkpoint of a full fine-tune that has not saved its
+    """The recipe's model section, for an adapter, or a checkpoint whose run has not saved its
     model: the base model is loaded as the run loads it."""
     tokenizer: str = ""
     """The folder of the run's own tokenizer, if it added tokens; else that of the model."""

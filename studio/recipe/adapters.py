@@ -31,6 +31,8 @@ class Adapter(Section):
 
     title: ClassVar[str]
     """What it is called in a sentence, without its article."""
+    can_tie: ClassVar[bool] = False
+    """Whether it can train embeddings next to it that the output layer shares."""
 
     kind: str
 
@@ -142,6 +144,7 @@ class Lora(Adapter, title="LoRA adapter"):
 
     upstream: ClassVar[str] = "peft.LoraConfig"
     title: ClassVar[str] = "LoRA adapter"
+    can_tie: ClassVar[bool] = True
 
     kind: Literal["lora"] = "lora"
 

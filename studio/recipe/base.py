@@ -5,7 +5,7 @@ as `Config(**section.model_dump())` and no list of names exists twice.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,6 +17,7 @@ from studio.recipe.model_options import ModelOptions
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice, Quantised
 from studio.weights.language_codes import Languages
+from studio.weights.trained_weights import TrainedPart
 
 VERSION: Literal[1] = 1
 
@@ -132,6 +133,12 @@ class Recipe(Section):
         return self.checkpoints.load_best_model_at_end or patience is not None
 
     @property
+    def trained(self) -> TrainedPart:
+        """The weights of the model itself that are trained, with the rows of new tokens."""
+        part, tokens = self.adapter.trained, self.model.new_token_texts
+        return part if part.has_embeddings else replace(part, new_tokens=len(tokens))
+
+    @property
     def packages(self) -> frozenset[str]:
         """The optional packages that the recipe needs."""
         quantised = self.adapter.quantised
@@ -164,7 +171,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     yield from recipe.own_conflicts()
     yield from _adapter_conflicts(recipe.adapter)
     yield from _model_conflicts(recipe.model, recipe.adapter)
-    yield from _optimisation_conflicts(recipe.optimisation, recipe.adapter)
+    yield from _optimisation_conflicts(recipe.optimisation, recipe.trained)
     if recipe.precision == AUTO:
         return  # The studio chooses a precision that fits the other settings.
     attention = ATTENTIONS[recipe.model.attention]
@@ -261,37 +268,28 @@ def _adapter_conflicts(adapter: adapters.AnyAdapter) -> Iterator[Conflict]:
 
 
 def _model_conflicts(options: ModelOptions, adapter: adapters.AnyAdapter) -> Iterator[Conflict]:
-    if options.rope_type != "none" and adapter.kind != "full":
-        yield Conflict(
-            message="An adapter is saved without its base model's positions, and would compute "
-            "with others once it is loaded.",
-            hint="Choose a full fine-tune, of the last layers if memory is short, or no longer "
-            "context.",
-            param="model.rope_type",
-        )
-    if options.new_tokens is None:
+    if options.new_tokens is None or adapter.trained.has_embeddings or adapter.kind == "lora":
         return
-    if adapter.kind != "full":
-        yield Conflict(
-            message="An adapter is loaded next to its original base model, which has no place for "
-            "new tokens.",
-            hint="Choose a full fine-tune, or leave the new tokens empty.",
-            param="model.new_tokens",
-        )
-    elif not adapter.trained.has_embeddings:
+    if adapter.kind == "full":
         yield Conflict(
             message="New tokens would stay as they start, because the embeddings are not trained.",
             hint="Train the embeddings, too, or leave the new tokens empty.",
             param="model.new_tokens",
         )
+    else:
+        yield Conflict(
+            message=f"An {adapter.title} cannot train the embeddings of new tokens alone.",
+            hint="Choose a LoRA adapter, train the embeddings, too, or leave the new tokens empty.",
+            param="model.new_tokens",
+        )
 
 
 def _optimisation_conflicts(
-    optimisation: sections.Optimisation, adapter: adapters.AnyAdapter
+    optimisation: sections.Optimisation, part: TrainedPart
 ) -> Iterator[Conflict]:
     """Yield settings for weights that are not trained."""
-    part = adapter.trained
-    if optimisation.embedding_learning_rate is not None and not part.has_embeddings:
+    trains_rows = part.has_embeddings or part.new_tokens > 0
+    if optimisation.embedding_learning_rate is not None and not trains_rows:
         yield Conflict(
             message="The embeddings are not trained, so they have no learning rate.",
             hint="Train the embeddings, too, or leave their learning rate empty.",

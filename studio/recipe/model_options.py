@@ -9,7 +9,7 @@ from studio.recipe.attention import ATTENTIONS, AttentionName
 from studio.recipe.fields import FieldSpec, Section
 from studio.weights.adapter_targets import parse_names
 
-RopeType = Literal["none", "linear", "dynamic", "yarn"]
+RopeType = Literal["none", "linear", "dynamic", "yarn", "llama3"]
 
 
 class ModelOptions(Section, title="Model"):
@@ -39,12 +39,14 @@ class ModelOptions(Section, title="Model"):
                 "linear": "Linear",
                 "dynamic": "Dynamic NTK",
                 "yarn": "YaRN",
+                "llama3": "Llama 3",
             },
         ),
     ] = "none"
-    """Stretch the rotary positions in a full fine-tune, so that the model reads texts longer than
-    it was made for. YaRN disturbs short texts least; dynamic changes nothing until a text is
-    longer; linear stretches all alike. Without long texts to train on, answers get worse."""
+    """Stretch the rotary positions, so that the model reads texts longer than it was made for. YaRN
+    disturbs short texts least; dynamic changes nothing until a text is longer; linear stretches all
+    alike; Llama 3 stretches only far positions, as Llama 3.1 does. Without long texts to train on,
+    answers get worse. An adapter then fits only a base model that is stretched in the same way."""
 
     rope_factor: Annotated[
         float, Ge(1), FieldSpec("Context factor", advanced=True, usable_range=(1.0, 64.0))
@@ -57,7 +59,15 @@ class ModelOptions(Section, title="Model"):
         FieldSpec("New tokens", advanced=True),
     ] = None
     """Words that become single tokens, such as `<tool>, </tool>`. For markup that the data is full
-    of: each is read and written as one. Ordinary words gain little, and need many examples."""
+    of: each is read and written as one. Ordinary words gain little, and need many examples. Next to
+    LoRA, only the new rows of the embeddings are trained, unless the embeddings are, too."""
+
+    @property
+    def positions(self) -> str:
+        """How the positions are stretched, in words."""
+        return (
+            self.rope_type if self.rope_type == "none" else f"{self.rope_type} {self.rope_factor:g}"
+        )
 
     @property
     def new_token_texts(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from studio.protocols.events import Sampled
 from studio.training.job import TrainingJob
@@ -47,9 +47,8 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
             else nullcontext() as state
         ):
             model.save_pretrained(folder, state_dict=state, save_embedding_layers=False)
-        if heads.is_attached(model.config):
-            # The base model's own config knows nothing of the head.
-            model.config.save_pretrained(folder)
+        if job.changes_config:
+            _base_config(model.config, job).save_pretrained(folder)
         if heads.is_encoder_decoder(model.config):
             # The base model's own may write another language.
             generation = copy.deepcopy(model.generation_config)
@@ -61,6 +60,13 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
             model.generation_config.update(**job.generation)
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
+
+
+def _base_config(config: PreTrainedConfig, job: TrainingJob) -> PreTrainedConfig:
+    """Return the config to load an adapter's base with: its files have no rows for new tokens."""
+    base = copy.deepcopy(config)
+    base.get_text_config().vocab_size = job.vocabulary
+    return base
 
 
 def set_base_name(model: PeftModel, base: str) -> None:

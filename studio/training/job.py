@@ -78,6 +78,11 @@ class TrainingJob:
     """
     head: str
     """What its head is, in words; empty if it gives tokens."""
+    vocabulary: int
+    """Rows of the base model's table of tokens, before any were added."""
+    changes_config: bool
+    """Whether the base model's own config does not describe the model: it got a head for scores,
+    or its positions were stretched."""
 
     @classmethod
     def prepare(  # noqa: PLR0913 -- what differs between methods
@@ -104,6 +109,7 @@ class TrainingJob:
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
+        vocabulary = model.get_input_embeddings().num_embeddings
         new_tokens.extend(model, tokenizer, pieces)
         _prepare_weights(model, mode, recipe, has_head=has_head)
         enter("tokenising")
@@ -120,7 +126,7 @@ class TrainingJob:
             rounding=weight_formats.measure_rounding(spec.model, formats.main, mode, adapter),
             model=model,
             tokenizer=tokenizer,
-            adapter=loader.adapter_config(adapter, model),
+            adapter=loader.adapter_config(adapter, model, [*pieces]),
             trained=adapter,
             optimisation=recipe.optimisation,
             template=template,
@@ -129,6 +135,8 @@ class TrainingJob:
             memory_probe=probe,
             generation=recipe.search.arguments | spoken,
             head=heads.describe(config, has_head=has_head),
+            vocabulary=vocabulary,
+            changes_config=heads.is_attached(config) or recipe.model.rope_type != "none",
         )
 
     @property

@@ -23,7 +23,7 @@ _RUN_TEMPLATE = """\
 
 ## Results
 
-{results}{cut}
+{results}{cut}{load}
 
 ## Precision
 
@@ -71,12 +71,35 @@ def build_run_card(
         trained=f"{_describe_trained(recipe)}, {resolved['trainable_parameters']:,} parameters",
         results=_markdown_table({key: f"{value:,.4g}" for key, value in metrics.items()}),
         cut=f"\n\n{cut}" if cut else "",
+        load=_describe_changed_base(recipe, base),
         precision=_markdown_table({key: resolved[key] for key in _PRECISION_ROWS}),
         data=_markdown_table({key: f"{resolved[key]:,}" for key in _DATA_ROWS}),
         samples="\n".join(_sample_lines(samples)) or "None were generated.",
         recipe=dump(recipe.model_copy(update={"base_model": base})),
         versions=_markdown_table(resolved["versions"]),
     )
+
+
+def _describe_changed_base(recipe: Recipe, base: str) -> str:
+    """Return how to load an adapter whose base model has to be changed first, if it has."""
+    changes = _base_changes(recipe)
+    if not isinstance(recipe.adapter, Adapter) or not changes:
+        return ""
+    return (
+        f"\n\n## How to load it\n\nThe adapter was trained on its base model with {changes}, and "
+        f"is wrong on any other:\n\n```python\n{_load_example(recipe, 'adapter', base)}```"
+    )
+
+
+def _base_changes(recipe: Recipe) -> str:
+    """Return what the run changed of its base model, in words; empty if nothing."""
+    options, changes = recipe.model, []
+    if options.rope_type != "none":
+        kind, factor = options.rope_type, options.rope_factor
+        changes.append(f"positions stretched {factor:g} times ({kind})")
+    if options.new_tokens:
+        changes.append(f"rows for {len(options.new_token_texts)} new tokens")
+    return " and ".join(changes)
 
 
 def build_failure_card(name: str, step: int, message: str) -> str:
@@ -148,12 +171,35 @@ def build_export_card(
             {key: _format_metric(key, value) for key, value in metrics.items()}
         ),
         computed=_MEASURED_NOTES[recipe.outputs][what].format(spec.dtype),
-        load=_LOAD_EXAMPLES[recipe.outputs][what].format(
-            base=base if is_on_hub(base) else f"path/to/{base}",
-            read=_read_example(recipe, has_chat_template=has_chat_template),
-            **_load_arguments(recipe),
-        ),
+        load=_load_example(recipe, what, base, has_chat_template=has_chat_template),
     )
+
+
+def _load_example(recipe: Recipe, what: str, base: str, *, has_chat_template: bool = True) -> str:
+    """Return Python that loads an adapter or a model."""
+    options, arguments = recipe.model, _load_arguments(recipe)
+    is_head = recipe.outputs in _HEADS
+    return _LOAD_EXAMPLES[recipe.outputs][what].format(
+        base=base if is_on_hub(base) else f"path/to/{base}",
+        read=_read_example(recipe, has_chat_template=has_chat_template),
+        config="" if is_head or options.rope_type == "none" else _LOAD_CONFIG,
+        auto="" if is_head or options.rope_type == "none" else "AutoConfig, ",
+        rows=_ADD_ROWS if options.new_tokens else "",
+        imports=arguments["imports"],
+        how=("" if is_head or options.rope_type == "none" else ", config=config")
+        + arguments["how"],
+    )
+
+
+_HEADS = frozenset({"score", "label", "number", "steps"})
+"""Outputs of models whose config is loaded from the adapter's folder anyway."""
+_LOAD_CONFIG = """\
+config = AutoConfig.from_pretrained("path/to/this/folder")
+"""
+_ADD_ROWS = """\
+if len(tokenizer) > base.get_input_embeddings().num_embeddings:
+    base.resize_token_embeddings(len(tokenizer))
+"""
 
 
 def _read_example(recipe: Recipe, *, has_chat_template: bool) -> str:
@@ -252,10 +298,11 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 """,
     "adapter": """\
 from peft import PeftModel
-from transformers import AutoModelForCausalLM{imports}
+from transformers import {auto}AutoModelForCausalLM, AutoTokenizer{imports}
 
-base = AutoModelForCausalLM.from_pretrained("{base}"{how})
-model = PeftModel.from_pretrained(base, "path/to/this/folder")
+{config}base = AutoModelForCausalLM.from_pretrained("{base}"{how})
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+{rows}model = PeftModel.from_pretrained(base, "path/to/this/folder")
 """,
 }
 _READ_PROMPT = """
@@ -271,12 +318,12 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 {read}""",
     "adapter": """\
 from peft import PeftModel
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig{imports}
+from transformers import {auto}AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig{imports}
 
-base = AutoModelForSeq2SeqLM.from_pretrained("{base}"{how})
+{config}base = AutoModelForSeq2SeqLM.from_pretrained("{base}"{how})
 base.generation_config = GenerationConfig.from_pretrained("path/to/this/folder")
-model = PeftModel.from_pretrained(base, "path/to/this/folder")
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+{rows}model = PeftModel.from_pretrained(base, "path/to/this/folder")
 {read}""",
 }
 _LOAD_SCORE_MODEL = {
@@ -294,8 +341,8 @@ config = AutoConfig.from_pretrained("path/to/this/folder")
 base = AutoModelForSequenceClassification.from_pretrained(
     "{base}", config=config, ignore_mismatched_sizes=True{how}
 )
-model = PeftModel.from_pretrained(base, "path/to/this/folder")
 tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+{rows}model = PeftModel.from_pretrained(base, "path/to/this/folder")
 {read}""",
 }
 _LOAD_EXAMPLES = {

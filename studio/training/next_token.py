@@ -10,6 +10,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
 
 from studio.training.job import TrainingJob
+from studio.training.models import new_tokens
 from studio.training.run_trainer import RunTrainer
 
 CPU_LOGIT_COLUMNS = 4096
@@ -25,6 +26,7 @@ class NextTokenTrainer(RunTrainer, SFTTrainer):  # type: ignore[misc] # upstream
     def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         super().__init__(job, args, callbacks)
         bare_model = self.model.get_base_model() if job.adapter else self.model
+        new_tokens.complete_head(bare_model)
         _compute_answer_logits_only(bare_model, self.head_outputs)
 
     def compute_loss(

@@ -49,6 +49,8 @@ class TrainedPart:
     """How many decoder layers, counted from the end; None for all weights."""
     extra: ExtraModules = "none"
     """What is trained besides these layers."""
+    new_tokens: int = 0
+    """How many tokens have only their own rows trained, of tables that are frozen otherwise."""
 
     @property
     def is_everything(self) -> bool:
@@ -56,7 +58,7 @@ class TrainedPart:
 
     @property
     def is_nothing(self) -> bool:
-        return self.last_layers == 0 and self.extra == "none"
+        return self.last_layers == 0 and self.extra == "none" and not self.new_tokens
 
     @property
     def has_norms(self) -> bool:
@@ -73,7 +75,13 @@ class TrainedPart:
     @property
     def reaches_first_layer(self) -> bool:
         """Whether gradients go through all layers, because something is trained in the first."""
-        return self.has_norms or self.has_embeddings
+        return self.has_norms or self.has_embeddings or self.new_tokens > 0
+
+    def row_tables(self, weights: Sequence[ModelWeight]) -> list[ModelWeight]:
+        """Return the tables of which only the rows of new tokens are trained."""
+        if not self.new_tokens:
+            return []
+        return [w for w in weights if w.is_table and not (w.is_output and self.has_output)]
 
     def select(self, weights: Sequence[ModelWeight]) -> list[ModelWeight]:
         """Return the weights of a model that are trained."""
@@ -104,9 +112,17 @@ class TrainedPart:
             return "The output layer of this model is its token embeddings: train the embeddings."
         return ""
 
-    def find_adapter_problem(self, weights: Sequence[ModelWeight]) -> str:
-        """Return why these weights cannot be trained next to an adapter; empty if they can."""
+    def find_adapter_problem(self, weights: Sequence[ModelWeight], *, can_tie: bool = True) -> str:
+        """Return why these weights cannot be trained next to an adapter; empty if they can.
+
+        `can_tie` says whether such an adapter can train a table that two layers share.
+        """
         table = next((w for w in weights if w.is_embedding and w.is_output), None)
+        if self.has_embeddings and table is not None and not can_tie:
+            return (
+                "The output layer of this model is its token embeddings, which only LoRA can train "
+                "next to it."
+            )
         if self.has_embeddings and table is not None and _TIED_NAME not in table.path:
             name = table.path.removesuffix(".weight").rpartition(".")[2]
             return (

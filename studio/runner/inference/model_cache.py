@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model
 from pydantic import Field, TypeAdapter
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
@@ -24,11 +24,9 @@ from studio.training.models import (
     loader,
     lora_variants,
     new_tokens,
-    positions,
     tokenizers,
     weight_formats,
 )
-from studio.weights.architectures import WRITING_KINDS
 
 _ADAPTER: TypeAdapter[AnyAdapter] = TypeAdapter(Annotated[AnyAdapter, Field(discriminator="kind")])
 
@@ -47,6 +45,8 @@ class BaseKey:
     """When its weights were written: the folder may hold other weights by now."""
     head: str
     """The folder that describes its head for scores, or ""."""
+    options: ModelOptions
+    """What was changed of the base besides its formats: its positions and tokens."""
     formats: tuple[str, str]
     """Precision and format the adapters were trained with, if those changed the base; else ""."""
 
@@ -98,7 +98,9 @@ class LoadedBase:
     def _add_adapter(self, request: GenerationRequest, name: str) -> None:
         """Add an untrained adapter as the recipe describes it; a checkpoint has its weights."""
         adapter = _ADAPTER.validate_python(request.lora)
-        config = loader.adapter_config(adapter, self.model)
+        texts = _changed_options(request).new_token_texts
+        tokens = _load_tokenizer(request).convert_tokens_to_ids([*texts])
+        config = loader.adapter_config(adapter, self.model, tokens)
         assert config is not None  # noqa: S101 -- only for a full fine-tune
         if isinstance(adapter, Lora) and adapter.changes_base:
             config = lora_variants.plain_config(config)
@@ -127,7 +129,7 @@ class ModelCache:
         base = self._load_base(request)
         folder = request.tokenizer or request.adapter or request.model
         if folder not in base.tokenizers:
-            base.tokenizers[folder] = tokenizers.load(folder, request.code, offline=True)
+            base.tokenizers[folder] = _load_tokenizer(request)
         if _has_adapter(request):
             base.activate_adapter(request)
             yield base.model, base.tokenizers[folder]
@@ -164,6 +166,7 @@ def _base_key(request: GenerationRequest) -> BaseKey:
         weights,
         _weights_mtime(weights or request.model),
         _head_folder(request),
+        _changed_options(request),
         _base_formats(request),
     )
 
@@ -185,33 +188,43 @@ def _load_model(request: GenerationRequest) -> PreTrainedModel:
     if base_dtype:
         mode = next(candidate for candidate in PRECISIONS.values() if candidate.name == precision)
         adapter = Lora.model_validate({"base_dtype": base_dtype})
-        head = _head_folder(request)
-        saved = Path(head) if head else None
-        model = adapter_base.load(
-            request.model, request.code, mode, adapter, is_wide=not on_gpu, saved=saved
-        )
+        model = adapter_base.load(_base_source(request), mode, adapter, is_wide=not on_gpu)
         # Upstream has already placed a quantised model on its device and cannot move it.
         return model.eval() if adapter.quantised else _move_to_device(model)
     weights = _base_weights(request)
     if weights:
         _verify_weights(Path(weights))
-    config = _load_config(request)
+    source = _base_source(request)
+    config = adapter_base.load_config(source)
     dtype = weight_formats.main_format(request.model, config) if on_gpu else "float32"
     model = loader.load_model(request.model, config, dtype, code=request.code)
-    if request.tokenizer:
-        new_tokens.resize(model, tokenizers.load(request.tokenizer, request.code, offline=True))
+    new_tokens.resize(model, source.tokens)
     if weights:
         trainer_state.apply_weights(model, Path(weights))
     return _move_to_device(model)
 
 
-def _load_config(request: GenerationRequest) -> PreTrainedConfig:
-    if folder := _head_folder(request):
-        return adapter_base.load_head_config(Path(folder))
-    config = loader.load_config(request.model, request.code, kinds=WRITING_KINDS)
+def _base_source(request: GenerationRequest) -> adapter_base.BaseSource:
+    head, options = _head_folder(request), _changed_options(request)
+    return adapter_base.BaseSource(
+        name=request.model,
+        code=request.code,
+        head=Path(head) if head else None,
+        options=options,
+        tokens=len(_load_tokenizer(request)) if options.new_tokens else 0,
+    )
+
+
+def _changed_options(request: GenerationRequest) -> ModelOptions:
+    """Return the model section of a recipe, without what other models of a base may differ in."""
     options = ModelOptions.model_validate(request.options)
-    positions.stretch(config, options.rope_type, options.rope_factor)
-    return config
+    return options.model_copy(update={"attention": "automatic"})
+
+
+def _load_tokenizer(request: GenerationRequest) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that a request's model was trained with."""
+    folder = request.tokenizer or request.adapter or request.model
+    return tokenizers.load(folder, request.code, offline=True)
 
 
 def _head_folder(request: GenerationRequest) -> str:

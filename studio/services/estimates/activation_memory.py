@@ -101,7 +101,12 @@ class TrainingStep:
     @property
     def part(self) -> TrainedPart:
         """The weights of the model itself that are trained."""
-        return self.recipe.adapter.trained
+        return self.recipe.trained
+
+    @property
+    def trains_rows(self) -> bool:
+        """Whether only the rows of new tokens are trained of the output layer."""
+        return self.part.new_tokens > 0 and not self.part.has_output
 
     @property
     def trains_norms(self) -> bool:

@@ -249,7 +249,13 @@ def _logits_bytes(step: TrainingStep) -> int:
         rows * step.shape.hidden_size * (step.hidden_state_bytes + step.compute_bytes + 4)
     )
     # The gradient of the output layer is accumulated in float32, then cast to the weights' dtype.
-    return work + answer_bytes + 4 * step.embedding_size * step.part.has_output
+    gradient = 4 * step.embedding_size * (step.part.has_output or step.trains_rows)
+    return work + answer_bytes + gradient + _copied_table_bytes(step)
+
+
+def _copied_table_bytes(step: TrainingStep) -> int:
+    """Return the bytes of the output layer with new rows: peft copies it to put them in."""
+    return step.hidden_state_bytes * step.embedding_size * step.trains_rows
 
 
 def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
@@ -361,7 +367,9 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         activations=tokens
         * (4 * shape.hidden_size + 3 * shape.intermediate)
         * step.hidden_state_bytes,
-        scores=_validation_scores(step, load, rows * columns * bytes_per_logit),
+        scores=_validation_scores(
+            step, load, rows * columns * bytes_per_logit + _copied_table_bytes(step)
+        ),
     )
     share = 0 if step.on_gpu else _VALIDATION_OVERHEAD
     return replace(breakdown, holes=round(share * _transient_bytes(breakdown)))

@@ -1,6 +1,6 @@
 """How the inference service loads a base model, the result of a run, or a checkpoint."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class ServedModel:
     base_dtype: str = ""
     """For an adapter: the number format of its base weights."""
     options: dict[str, Any] = field(default_factory=dict)
-    """The recipe's model section, for a full fine-tune that has not saved its model."""
+    """The recipe's model section, for an adapter or a model that has not been saved."""
     tokenizer: str = ""
     """The folder of the run's own tokenizer, if it added tokens and has not saved its model."""
 
@@ -70,25 +70,25 @@ def for_result(run: Run, folder: RunDir, weights: str = "") -> ServedModel:
         code=spec.code,
         precision=run.recipe.precision,
         base_dtype=run.recipe.adapter.base_dtype,
+        options=run.recipe.model.model_dump(),
     )
 
 
 def for_checkpoint(run: Run, folder: RunDir, weights: str) -> ServedModel:
     """Return the checkpoint of a run that has not saved its model."""
     spec, adapter = read_job_spec(run, folder), run.recipe.adapter
-    if adapter.kind == "full":
-        return ServedModel(
-            model=spec.model,
-            weights=weights,
-            code=spec.code,
-            options=run.recipe.model.model_dump(),
-            tokenizer=str(folder.tokenizer) if run.recipe.model.new_tokens else "",
-        )
-    return ServedModel(
+    model = ServedModel(
         model=spec.model,
         weights=weights,
-        lora=adapter.model_dump(),
         code=spec.code,
+        options=run.recipe.model.model_dump(),
+        tokenizer=str(folder.tokenizer) if run.recipe.model.new_tokens else "",
+    )
+    if adapter.kind == "full":
+        return model
+    return replace(
+        model,
+        lora=adapter.model_dump(),
         precision=run.recipe.precision,
         base_dtype=adapter.base_dtype,
     )

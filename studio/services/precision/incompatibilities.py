@@ -345,7 +345,8 @@ def _targets_nothing(case: _Case) -> str:
     adapter, layers = case.recipe.adapter, case.facts.linear_layers
     if isinstance(adapter, FullFineTune):
         return adapter.trained.find_problem(case.facts.weights) if case.facts.weights else ""
-    if problem := adapter.trained.find_adapter_problem(case.facts.weights):
+    problem = adapter.trained.find_adapter_problem(case.facts.weights, can_tie=adapter.can_tie)
+    if problem:
         return problem
     if adapter.targets.is_everything or not layers:
         return ""

@@ -152,12 +152,19 @@ def stalled_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
 
 def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the number of trained parameters, of the model itself and of an adapter."""
-    part = recipe.adapter.trained
+    part = recipe.trained
     if part.is_everything or not facts.weights:
         own = facts.parameters if part.is_everything else 0
     else:
         own = sum(weight.size for weight in part.select(facts.weights))
-    return own + _adapter_parameters(recipe, facts)
+    return own + sum(_row_sizes(recipe, facts)) + _adapter_parameters(recipe, facts)
+
+
+def _row_sizes(recipe: AnyRecipe, facts: ModelFacts) -> Iterator[int]:
+    """Yield the sizes of the rows of new tokens, if only these are trained of a table."""
+    part, width = recipe.trained, facts.shape.hidden_size if facts.shape else 0
+    for _table in part.row_tables(facts.weights):
+        yield part.new_tokens * width
 
 
 def _adapter_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
@@ -257,7 +264,7 @@ def backward_share(recipe: AnyRecipe, facts: ModelFacts) -> float:
             last = targets.last_layers
         case FullFineTune(trained=part):
             last = part.last_layers
-    if recipe.adapter.trained.reaches_first_layer:
+    if recipe.trained.reaches_first_layer:
         return 1.0
     layers = facts.shape.layers if facts.shape else 0
     return min(last / layers, 1.0) if last is not None and layers else 1.0

@@ -16,12 +16,16 @@ from studio.methods import AnyRecipe
 from studio.protocols.run_dir import RunDir
 from studio.recipe.adapters import Adapter, Lora
 from studio.recipe.dotted_keys import flatten
+from studio.recipe.model_options import ModelOptions
 from studio.services.models import models
 from studio.services.precision.incompatibilities import Refusal
 
 PARAM = "adapter.continue_from"
 _FREE = {"lora_dropout", "lr_ratio", "base_dtype", "continue_from"}
 """Settings of an adapter that may change when training continues; all others shape its weights."""
+
+_MODEL = {"rope_type", "rope_factor", "new_tokens"}
+"""Settings that change the base model which an adapter is trained on."""
 
 _ADAPTER_FILES = {"adapter_config.json", "adapter_model.safetensors"}
 _MERGE_HINT = "Merge it on its Files page, and start from the merged model."
@@ -49,11 +53,19 @@ def start_values(run: Run) -> dict[str, Any]:
                 hint="Start from its base model.",
                 param="base_model",
             )
-        return {"base_model": name_of(run)}
+        return {"base_model": name_of(run), **_unchanged_model(run)}
     return {
         "base_model": run.recipe.base_model,
         "adapter": {**_saved_shape(run.recipe.adapter), "continue_from": name_of(run)},
+        "model": run.recipe.model.model_dump(include=_MODEL),
     }
+
+
+def _unchanged_model(run: Run) -> dict[str, Any]:
+    """Return the settings that leave the model of a run as it is: it has its changes already."""
+    changed = ModelOptions().model_dump(include=_MODEL)
+    is_same = run.recipe.model.model_dump(include=_MODEL) == changed
+    return {} if is_same else {"model": changed}
 
 
 def start_url(run: Run) -> str:
@@ -229,4 +241,27 @@ def _mismatches(
             hint="Use the settings of that run's adapter.",
             param=f"adapter.{next(iter(shape))}",
             repair={"adapter": shape},
+        )
+    yield from _other_models(recipe.model, parent)
+
+
+def _other_models(own: ModelOptions, parent: Run) -> Iterator[Refusal]:
+    """Refuse positions other than those the adapter was trained with, and to lose its tokens."""
+    parents = parent.recipe.model
+    if own.positions != parents.positions:
+        changes = parents.model_dump(include={"rope_type", "rope_factor"})
+        yield Refusal(
+            message=f"The adapter of run {parent.id} was trained with other positions: "
+            f"{parents.positions}.",
+            hint="Use the context settings of that run.",
+            param="model.rope_type",
+            repair={"model": changes},
+        )
+    if parents.new_token_texts and own.new_token_texts != parents.new_token_texts:
+        yield Refusal(
+            message=f"The adapter of run {parent.id} has its own tokens: "
+            f"{', '.join(parents.new_token_texts)}.",
+            hint="Use the new tokens of that run.",
+            param="model.new_tokens",
+            repair={"model": {"new_tokens": parents.new_tokens}},
         )

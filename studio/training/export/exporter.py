@@ -188,15 +188,20 @@ class Exporter:
         return not self.source.recipe.writes_text
 
     @property
-    def _saved_head(self) -> Path | None:
-        """The folder whose config describes the head, if the model has one."""
-        return self.source.run.artifacts if self._has_head else None
+    def _base_source(self) -> adapter_base.BaseSource:
+        job, options = self.source.job, self.source.recipe.model
+        return adapter_base.BaseSource(
+            name=job.model,
+            code=job.code,
+            head=self.source.run.artifacts if self._has_head else None,
+            options=options,
+            tokens=len(self.source.tokenizer) if options.new_tokens else 0,
+        )
 
     def _load_base(self) -> PreTrainedModel:
         gc.collect()  # free the previous model
-        recipe, job = self.source.recipe, self.source.job
-        mode = PRECISIONS[recipe.precision]
-        model = adapter_base.load(job.model, job.code, mode, recipe.adapter, saved=self._saved_head)
+        recipe = self.source.recipe
+        model = adapter_base.load(self._base_source, PRECISIONS[recipe.precision], recipe.adapter)
         # Upstream has already placed a quantised model on its device and cannot move it.
         return model if self._is_quantised else model.to(_default_device())
 
@@ -213,14 +218,14 @@ class Exporter:
         """Merge base and adapter into one model in float32; rounding happens later."""
         is_original = self.spec.kind == "merged_original"
         if self._is_quantised:
-            plain = adapter_base.load_original(self.source.job, self._saved_head)
+            plain = adapter_base.load_original(self._base_source)
             base = adapter_base.dequantise(model.unload(), plain)
             model = PeftModel.from_pretrained(base, self.source.run.artifacts)
         self._write_merged(model, self._trained_folder if is_original else self.folder.merged)
         if is_original:
             del model
             gc.collect()
-            saved = adapter_base.load_original(self.source.job, self._saved_head)
+            saved = adapter_base.load_original(self._base_source)
             saved = saved.to(_default_device())
             model = PeftModel.from_pretrained(saved, self.source.run.artifacts)
             self._write_merged(model, self.folder.merged)
@@ -241,7 +246,7 @@ class Exporter:
         _write_json(
             partial / ADAPTER_CONFIG, config | {"base_model_name_or_path": self.source.base}
         )
-        if self._has_head:
+        if (adapter / "config.json").is_file():
             shutil.copyfile(adapter / "config.json", partial / "config.json")
         _copy_generation(adapter, partial)
         files = [adapter / f"{ADAPTER}.safetensors"]

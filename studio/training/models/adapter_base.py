@@ -4,6 +4,7 @@ What a run rounds or quantises when it loads its base is part of what was traine
 learned to compensate for it. Merged into the base as it was saved, it makes a different model.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,39 @@ from transformers.pytorch_utils import Conv1D
 
 from studio import hardware
 from studio.errors import InvalidError
-from studio.protocols.run_dir import JobSpec
 from studio.recipe.adapters import AnyAdapter
+from studio.recipe.model_options import ModelOptions
 from studio.recipe.precision import Precision
-from studio.training.models import loader, quantised_weights, weight_formats
+from studio.training.models import (
+    loader,
+    new_tokens,
+    positions,
+    quantised_weights,
+    weight_formats,
+)
 from studio.weights.architectures import WRITING_KINDS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseSource:
+    """Where the base of an adapter is, and what the run changed of it besides its formats."""
+
+    name: str
+    code: str
+    head: Path | None = None
+    """The folder of the adapter, whose config describes the head that the model got, if any."""
+    options: ModelOptions
+    """The recipe's model section."""
+    tokens: int = 0
+    """How many tokens the run's tokenizer has, if it has new ones."""
+
+
 def load(
-    name: str,
-    code: str,
-    mode: Precision,
-    adapter: AnyAdapter,
-    *,
-    is_wide: bool = True,
-    saved: Path | None = None,
+    source: BaseSource, mode: Precision, adapter: AnyAdapter, *, is_wide: bool = True
 ) -> PreTrainedModel:
     """Load the base as the run did, quantised if it was, and widen everything else to float32.
 
-    If the model got a head, `saved` is the folder of its adapter, whose config describes it.
+    The rows of new tokens are anything: they belong to the adapter.
 
     Raises:
         InvalidError: it was quantised, and this machine does not support that.
@@ -45,9 +60,10 @@ def load(
             f"This adapter was trained on its base in {quantised.title}, which {reason}.",
             hint="Install what is missing, or do this on the machine it was trained on.",
         )
-    config = _load_config(name, code, saved)
+    name, code, config = source.name, source.code, load_config(source)
     formats = weight_formats.choose_formats(name, config, mode, adapter, code)
     model = loader.load_model(name, config, formats.main, quantised, code, formats.own)
+    new_tokens.resize(model, source.tokens)
     if is_wide:
         _cast_to_float32(model)
     return model
@@ -58,16 +74,20 @@ def load_head_config(folder: Path) -> PreTrainedConfig:
     return loader.load_config(str(folder), kinds=frozenset({"classifier", "encoder"}))
 
 
-def load_original(spec: JobSpec, saved: Path | None = None) -> PreTrainedModel:
-    """Load the base as it was saved, in float32; with a head if `saved` describes one."""
-    config = _load_config(spec.model, spec.code, saved)
-    return loader.load_model(spec.model, config, "float32", code=spec.code)
+def load_original(source: BaseSource) -> PreTrainedModel:
+    """Load the base as it was saved, in float32, with what the run changed of it."""
+    model = loader.load_model(source.name, load_config(source), "float32", code=source.code)
+    new_tokens.resize(model, source.tokens)
+    return model
 
 
-def _load_config(name: str, code: str, saved: Path | None) -> PreTrainedConfig:
-    if saved is not None:
-        return load_head_config(saved)
-    return loader.load_config(name, code, kinds=WRITING_KINDS)
+def load_config(source: BaseSource) -> PreTrainedConfig:
+    """Read the config of the base, changed as the run changed it."""
+    if source.head is not None:
+        return load_head_config(source.head)
+    config = loader.load_config(source.name, source.code, kinds=WRITING_KINDS)
+    positions.stretch(config, source.options.rope_type, source.options.rope_factor)
+    return config
 
 
 def dequantise(model: PreTrainedModel, plain: PreTrainedModel) -> PreTrainedModel:

@@ -49,8 +49,13 @@ def start_from(model: PeftModel, config: PeftConfig, folder: Path) -> None:
 
 
 def _refuse_other_scale(config: PeftConfig, other: PeftConfig) -> None:
-    """Refuse another kind of adapter, or one whose weights are multiplied by another number."""
-    names = ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "oft_block_size")
+    """Refuse another kind of adapter, or one whose weights are multiplied by another number.
+
+    An adapter without new tokens can get some.
+    """
+    names = ["peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "oft_block_size"]
+    if getattr(other, "trainable_token_indices", None) is not None:
+        names.append("trainable_token_indices")
     for name in names:
         own, parents = getattr(config, name, None), getattr(other, name, None)
         if own != parents:

@@ -162,8 +162,12 @@ def matches_part(name: str, part: str) -> bool:
     return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
 
 
-def adapter_config(adapter: AnyAdapter, model: PreTrainedModel | PeftModel) -> PeftConfig | None:
+def adapter_config(
+    adapter: AnyAdapter, model: PreTrainedModel | PeftModel, tokens: Sequence[int] = ()
+) -> PeftConfig | None:
     """Return peft's config for an adapter of this model; None means full fine-tuning.
+
+    `tokens` are new tokens, which are trained, too.
 
     Raises:
         TrainingError: the model has none of the layers that the adapter is for, or they are of a
@@ -175,7 +179,7 @@ def adapter_config(adapter: AnyAdapter, model: PreTrainedModel | PeftModel) -> P
     common: dict[str, Any] = {
         "task_type": heads.task_type(model.config),
         "exclude_modules": _without_adapter(model.config) or None,
-        **_with_head(model, trained_weights.peft_extras(model, adapter.trained)),
+        **_with_head(model, trained_weights.peft_extras(model, adapter, tokens)),
     }
     match adapter:
         case Lora():
@@ -202,7 +206,7 @@ def _without_adapter(config: PreTrainedConfig) -> list[str]:
 def _with_head(model: PreTrainedModel | PeftModel, extras: dict[str, Any]) -> dict[str, Any]:
     """Also train the parts of a head that peft does not know: it adds the output layer itself."""
     parts = heads.part_names(model.config)[:-1]
-    return extras | {"modules_to_save": [*extras.get("modules_to_save", ()), *parts] or None}
+    return extras | {"modules_to_save": [*(extras.get("modules_to_save") or ()), *parts] or None}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ model reads and writes it nearly as it did, and training goes on from there.
 from collections.abc import Mapping, Sequence
 
 import torch
+from peft.utils.other import TrainableTokensWrapper
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -41,16 +42,35 @@ def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pieces: P
     """Give a model's tables the rows of new tokens, each the mean of its pieces."""
     if not pieces:
         return
-    resize(model, tokenizer)
+    resize(model, len(tokenizer))
     for weight in _tables(model):
         for token, parts in pieces.items():
             weight[token] = weight[list(parts)].float().mean(0).to(weight)
 
 
-def resize(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def resize(model: PreTrainedModel, tokens: int) -> None:
     """Give a model's tables at least as many rows as there are tokens."""
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    if tokens > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+
+
+def complete_head(model: PreTrainedModel) -> None:
+    """Give an output layer whose rows are trained the attribute that upstream's fused head reads.
+
+    Raises:
+        TrainingError: it has a bias, which peft leaves out of the scores.
+
+    """
+    layer = model.get_output_embeddings()
+    if not isinstance(layer, TrainableTokensWrapper):
+        return
+    if layer.original_module.bias is not None:
+        raise TrainingError(
+            "conflict",
+            "The output layer of this model has a bias, so its rows cannot be trained alone.",
+            hint="Train the embeddings, too, or leave the new tokens empty.",
+        )
+    layer.bias = None
 
 
 def _tables(model: PreTrainedModel) -> list[Tensor]:

@@ -8,9 +8,13 @@ from transformers import PreTrainedConfig
 from studio.errors import TrainingError
 from studio.recipe.model_options import RopeType
 
-_KEEPS_ORIGINAL: tuple[RopeType, ...] = ("yarn",)
+_KEEPS_ORIGINAL: tuple[RopeType, ...] = ("yarn", "llama3")
 """Types whose parameters name the original length."""
-_STRETCHES_AT_ONCE: tuple[RopeType, ...] = ("linear", "yarn")
+_OWN_PARAMETERS: dict[RopeType, dict[str, float]] = {
+    "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+}
+"""What a type needs besides: those of Llama 3.1."""
+_STRETCHES_AT_ONCE: tuple[RopeType, ...] = ("linear", "yarn", "llama3")
 """Types for which upstream expects the new length in the config; dynamic needs the original."""
 
 
@@ -27,7 +31,8 @@ def stretch(config: PreTrainedConfig, rope_type: RopeType, factor: float) -> Non
     if problem := _find_problem(config, found):
         raise TrainingError("conflict", problem, hint="Choose no longer context.")
     length = config.max_position_embeddings
-    parameters = {**found, "rope_type": rope_type, "factor": float(factor)}
+    own = _OWN_PARAMETERS.get(rope_type, {})
+    parameters = {**found, "rope_type": rope_type, "factor": float(factor), **own}
     if rope_type in _KEEPS_ORIGINAL:
         parameters["original_max_position_embeddings"] = length
     config.rope_parameters = parameters

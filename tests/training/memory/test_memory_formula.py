@@ -99,6 +99,13 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "new tokens": {"precision": "fp32", "model__new_tokens": "<tool>, </tool>"},
     **{
+        f"adapter and new tokens{name}": LORA | {"model__new_tokens": "<tool>, </tool>"} | changes
+        for name, changes in NEXT_TO.items()
+    },
+    "adapter, output and new tokens": LORA
+    | {"model__new_tokens": "<tool>", "adapter__extra_modules": "output"},
+    "adapter and longer context": LORA | {"model__rope_type": "yarn"},
+    **{
         f"{kind}, {name}": {"adapter__kind": kind, **changes}
         for kind in ("oft", "ia3")
         for name, changes in OTHER_ADAPTERS.items()
@@ -130,6 +137,8 @@ REAL: dict[str, dict[str, Any]] = {
     "nf4 and output": LORA | {"adapter__base_dtype": "nf4", "adapter__extra_modules": "output"},
     "eva on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "eva"},
     "loftq on nf4": LORA | {"adapter__base_dtype": "nf4", "adapter__variant": "loftq"},
+    "nf4 and new tokens": LORA
+    | {"adapter__base_dtype": "nf4", "model__new_tokens": "<tool>, </tool>"},
     "nf4 in float32": LORA | {"adapter__base_dtype": "nf4", "precision": "fp32"},
 }
 

@@ -148,3 +148,20 @@ def test_what_peft_cannot_train_is_refused(
     failed = tiny.last_event(run)
     assert isinstance(failed, Failed)
     assert (failed.code, message in failed.message) == ("conflict", True)
+
+
+@pytest.mark.parametrize("kind", ["oft", "ia3"])
+def test_other_adapters_train_extra_modules_that_are_not_tied(
+    kind: str, model: Path, tmp_path: Path
+) -> None:
+    changes = {"adapter__kind": kind, "adapter__extra_modules": "norms_and_embeddings"}
+    run = tiny.train(tmp_path / "run", model, **changes)
+    failed = tiny.last_event(tiny.train(tmp_path / "other", tied(tmp_path), **changes))
+
+    assert isinstance(tiny.last_event(run), Finished)
+    assert saved_extras(load_file(run.artifacts / "adapter_model.safetensors")) >= NORMS | {
+        "embed_tokens",
+        "lm_head",
+    }
+    assert isinstance(failed, Failed)
+    assert "which only LoRA can train next to it" in failed.message

@@ -29,8 +29,10 @@ def test_positions_that_cannot_be_stretched_are_refused(kind: str, message: str)
     assert check(asked, replace(MODEL, rope="default"), HERE) == []
 
 
-def test_adapter_is_refused_because_it_does_not_carry_positions() -> None:
-    (refusal,) = check(make_recipe(precision="bf16", model=YARN), MODEL, HERE)
+@pytest.mark.parametrize("rope_type", ["linear", "dynamic", "yarn", "llama3"])
+@pytest.mark.parametrize("kind", ["full", "lora", "oft", "ia3"])
+def test_every_kind_of_training_can_stretch_them(kind: str, rope_type: str) -> None:
+    model = YARN | {"rope_type": rope_type}
+    asked = make_recipe(precision="bf16", adapter={"kind": kind}, model=model)
 
-    assert "saved without its base model's positions" in refusal.message
-    assert refusal.repair == REPAIR
+    assert check(asked, replace(MODEL, rope="default"), HERE) == []

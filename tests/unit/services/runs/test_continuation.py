@@ -157,3 +157,43 @@ def test_lineage_follows_adapters_and_models(db: Session, settings: Settings) ->
     assert [run.id for run in continuation.children(db, second)] == [third.id]
     assert continuation.ancestors(db, first) == []
     assert [run.id for run in continuation.trained_by(db, model)] == [second.id, first.id]
+
+
+CHANGED = {"rope_type": "yarn", "rope_factor": 4.0, "new_tokens": "<a>, <b>"}
+
+
+def test_adapter_continues_on_the_base_it_was_trained_on(db: Session, settings: Settings) -> None:
+    """With its positions and its tokens."""
+    parent = make_parent(db, settings)
+    parent.recipe = make_recipe(adapter=LORA, model=CHANGED)
+    values = continuation.start_values(parent)
+    other = {"rope_type": "yarn", "rope_factor": 2.0, "new_tokens": "<a>"}
+    refused = continuation.check(db, make_recipe(**values | {"model": other}))
+
+    assert continuation.check(db, make_recipe(**values)) == []
+    assert [(one.message, one.repair) for one in refused] == [
+        (
+            "The adapter of run 1 was trained with other positions: yarn 4.",
+            {"model": {"rope_type": "yarn", "rope_factor": 4.0}},
+        ),
+        (
+            "The adapter of run 1 has its own tokens: <a>, <b>.",
+            {"model": {"new_tokens": "<a>, <b>"}},
+        ),
+    ]
+
+
+def test_adapter_without_new_tokens_can_get_some(db: Session, settings: Settings) -> None:
+    values = continuation.start_values(make_parent(db, settings))
+
+    assert continuation.check(db, make_recipe(**values | {"model": {"new_tokens": "<a>"}})) == []
+
+
+def test_changed_model_is_not_changed_again(db: Session) -> None:
+    """A full fine-tune has saved its positions and tokens, which its model has already."""
+    parent = make_finished_run(db, adapter={"kind": "full"}, model=CHANGED)
+
+    assert continuation.start_values(parent) == {
+        "base_model": "run-1",
+        "model": {"rope_type": "none", "rope_factor": 2.0, "new_tokens": None},
+    }
