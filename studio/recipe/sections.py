@@ -240,6 +240,19 @@ class Optimisation(Section):
     ] = False
     """Recompute activations instead of storing them: less memory, about a third slower."""
 
+    activation_offloading: Annotated[
+        bool,
+        FieldSpec(
+            "Activation offloading",
+            advanced=True,
+            is_studio_own=True,
+            related=("optimisation.activation_checkpointing",),
+        ),
+    ] = False
+    """Keep activations in the host's memory until the backward pass needs them: far less memory on
+    the GPU, without computing anything twice. Slower if the GPU waits for the copies. Together with
+    activation checkpointing, only the inputs of the layers are copied."""
+
     seed: Annotated[int, Ge(0), Le(2**32 - 1), FieldSpec("Seed", advanced=True)] = 42
     """Runs with the same recipe and seed have identical losses on the same machine."""
 

@@ -353,6 +353,7 @@ def _collect_resolved(
         "parameters": sum(map(quantised_weights.count_parameters, parameters)),
         "weight_bytes": quantised_weights.stored_bytes(trainer.model),
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        **({"activations": "host"} if recipe.optimisation.activation_offloading else {}),
         "effective_batch_size": args.train_batch_size * args.gradient_accumulation_steps,
         "train_rows": len(job.train.rows),
         "train_examples": job.train.count,

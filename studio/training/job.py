@@ -16,6 +16,7 @@ from studio.recipe.adapters import AnyAdapter, FullFineTune, Lora
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import Recipe, find_conflict
 from studio.recipe.lora_variants import LoraVariant
+from studio.recipe.offloading import OFFLOADING
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.sections import Optimisation
@@ -103,15 +104,12 @@ class TrainingJob:
         enter("loading")
         tokenizer, pieces = _load_tokenizer(recipe, spec, run)
         rows = _load_rows(recipe, spec)
-        head = choose_head and choose_head([*rows[0], *rows[1]])
-        config, has_head = _load_config(recipe, spec, head, tokenizer, kinds)
+        config, has_head = _load_config(recipe, spec, _head(choose_head, rows), tokenizer, kinds)
         spoken = languages.choose(tokenizer, config.model_type, recipe.languages)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
-        vocabulary = model.get_input_embeddings().num_embeddings
-        new_tokens.extend(model, tokenizer, pieces)
-        _prepare_weights(model, mode, recipe, has_head=has_head)
+        vocabulary = _prepare_weights(model, tokenizer, pieces, recipe, has_head=has_head)
         enter("tokenising")
         template = _make_template(rows, recipe, config, tokenizer)
         limited = _limit_length(recipe, config)
@@ -187,19 +185,32 @@ def tokenise_validation(
 
 
 def _prepare_weights(
-    model: PreTrainedModel, mode: Precision, recipe: Recipe, *, has_head: bool
-) -> None:
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pieces: new_tokens.Pieces,
+    recipe: Recipe,
+    *,
+    has_head: bool,
+) -> int:
+    """Make a loaded model ready to train. Return how many rows its table of tokens had."""
+    vocabulary, mode = new_tokens.extend(model, tokenizer, pieces), PRECISIONS[recipe.precision]
     heads.initialise(model, recipe.optimisation.seed, has_head=has_head)
     if mode.is_float8:
         float8.convert_linear_layers(model, mode)
     if isinstance(recipe.adapter, FullFineTune):
         trained_weights.freeze_rest(model, recipe.adapter.trained)
+    return vocabulary
 
 
 def _refuse_conflicts(recipe: Recipe) -> None:
     if conflict := find_conflict(recipe):
         raise TrainingError("conflict", conflict.message, hint=conflict.hint)
     _require_support(recipe)
+
+
+def _head(choose_head: ChooseHead | None, rows: TrainValidationRows) -> heads.Head | None:
+    """Return what the model ends in instead of tokens; None if it gives tokens."""
+    return choose_head and choose_head([*rows[0], *rows[1]])
 
 
 def _load_config(
@@ -256,6 +267,9 @@ def _require_support(recipe: Recipe) -> None:
         "Keep the frozen model in its saved format.": recipe.adapter.quantised,
         "Use AdamW.": OPTIMIZERS[recipe.optimisation.optim],
         "Choose automatic attention.": ATTENTIONS[recipe.model.attention],
+        "Turn off activation offloading.": OFFLOADING
+        if recipe.optimisation.activation_offloading
+        else None,
     }
     for hint, row in rows.items():
         if row is not None and (lack := row.unsupported_reason(hardware.detect())):

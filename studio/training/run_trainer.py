@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 from trl import SFTConfig
+from trl.models import get_act_offloading_ctx_manager
 
 from studio.errors import TrainingError
 from studio.metrics import MetricSpec
@@ -114,8 +115,23 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         if job.variant is not None and job.variant.reads_data and job.spec.adapter is None:
             with self.compute_loss_context_manager():
                 eva.initialise(self.model, self._first_batches(eva.BATCHES))
+        # Built last: it recognises weights by where they are stored.
+        self.offloading = (
+            get_act_offloading_ctx_manager(self.model, warn_if_no_head=False)
+            if job.optimisation.activation_offloading
+            else nullcontext()
+        )
         self._losses = self.new_accumulator()
         self.accumulators = (self._losses,)
+
+    def training_step(self, *args: object, **kwargs: object) -> Tensor:
+        """Keep activations in the host's memory until the backward pass, if the recipe says so.
+
+        Upstream's own setting does so only in some trainers, and looks at the weights too early.
+        """
+        with self.offloading:
+            loss: Tensor = super().training_step(*args, **kwargs)
+        return loss
 
     def create_optimizer(self, *args: object) -> Optimizer:
         """Put weights that are updated in another way into groups of their own.

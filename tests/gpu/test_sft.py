@@ -112,3 +112,37 @@ def test_adapter_learns_on_quantised_base_model(
     assert found == [kind, "float32", PRECISIONS[name].compute, matmul]
     losses = tiny.metric_values(run, "loss")
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("adapter", ["full", "lora"])
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_offloaded_activations_change_no_loss(
+    adapter: str, tmp_path: Path, *, is_checkpointed: bool
+) -> None:
+    """They take less of the GPU's memory, unless only the inputs of layers are kept anyway."""
+    config = tiny.llama()
+    config.update({"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8})
+    model = tiny.write_model(tmp_path / "model", config)
+    changes = {
+        "precision": "bf16",
+        "adapter__kind": adapter,
+        "optimisation__activation_checkpointing": is_checkpointed,
+        "optimisation__per_device_train_batch_size": 16,
+        "numerics__health": False,
+    }
+    runs = [
+        tiny.train(
+            tmp_path / f"run-{offloading}",
+            model,
+            **changes,
+            optimisation__activation_offloading=offloading,
+        )
+        for offloading in (False, True)
+    ]
+
+    for run in runs:
+        assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    assert tiny.metric_values(runs[0], "loss") == tiny.metric_values(runs[1], "loss")
+    assert tiny.events_of(runs[1], Started)[0].resolved["activations"] == "host"
+    kept, offloaded = (max(tiny.metric_values(run, "peak_memory_bytes")) for run in runs)
+    assert offloaded < kept or is_checkpointed

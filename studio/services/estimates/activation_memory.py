@@ -187,6 +187,11 @@ class TrainingStep:
         return self.recipe.optimisation.activation_checkpointing
 
     @property
+    def is_offloaded(self) -> bool:
+        """Whether activations are in the host's memory between the passes."""
+        return self.on_gpu and self.recipe.optimisation.activation_offloading
+
+    @property
     def embedding_size(self) -> int:
         """Number of values in the token embeddings."""
         return self.shape.vocab_size * self.shape.hidden_size

@@ -98,6 +98,8 @@ def explain_unsupported(recipe: AnyRecipe) -> str:
         return f"A dry run cannot simulate {row.title} weights: quantising them needs their values."
     if mode.is_float8:
         return f"A dry run cannot simulate {mode.title}: its scaling depends on actual values."
+    if recipe.optimisation.activation_offloading:
+        return "A dry run cannot simulate activation offloading: it counts a single device."
     return ""
 
 
@@ -164,6 +166,8 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         "batch": optimisation.per_device_train_batch_size,
         "adds_up": optimisation.gradient_accumulation_steps > 1,
         "is_checkpointed": optimisation.activation_checkpointing,
+        # Named only if set: subjects of earlier recipes stay as they are.
+        **({"is_offloaded": True} if optimisation.activation_offloading else {}),
         "validation_batch": recipe.evaluation.per_device_eval_batch_size,
         "device": detect().device_name,
     }

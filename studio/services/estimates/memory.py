@@ -295,9 +295,15 @@ def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         _constant_parts(step, sizes),
         gradients=sizes.gradients if adds_up else 0,
         copies=0 if step.is_checkpointed else sizes.copies,
-        activations=_kept_bytes(step),
+        activations=_bytes_on_device(step),
         scores=_logits_bytes(step),
     )
+
+
+def _bytes_on_device(step: TrainingStep) -> int:
+    """Return what of it is on the device: of what is offloaded, no more than one layer's."""
+    kept = _kept_bytes(step)
+    return min(kept, step.layer) if step.is_offloaded else kept
 
 
 def _kept_bytes(step: TrainingStep) -> int:
@@ -427,11 +433,13 @@ class HostMemory:
     examples: int
     beside: int
     room: int
+    offloaded: int = 0
+    """Activations that wait there for the backward pass."""
 
     @property
     def total(self) -> int:
-        """Return the peak: loading is over long before saving starts."""
-        return max(self.loading, self.saving) + self.examples
+        """Return the peak: these are over before the next begins."""
+        return max(self.loading, self.saving, self.offloaded) + self.examples
 
     @property
     def verdict(self) -> Verdict:
@@ -462,7 +470,16 @@ def estimate_host(
         examples=example_bytes(batch),
         beside=CUDA_HOST_BYTES,
         room=hardware.memory_bytes,
+        offloaded=_offloaded_bytes(recipe, facts, batch),
     )
+
+
+def _offloaded_bytes(recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape) -> int:
+    """Return the bytes of activations in the host's memory; 0 if they are unknown."""
+    if facts.shape is None or not verified_models.is_supported(recipe, facts, on_gpu=True):
+        return 0
+    step = TrainingStep(recipe, facts, facts.shape, batch, on_gpu=True)
+    return _kept_bytes(step) if step.is_offloaded else 0
 
 
 def _stays_memory_mapped(recipe: AnyRecipe, facts: ModelFacts) -> bool:

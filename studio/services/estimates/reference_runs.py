@@ -181,6 +181,7 @@ def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
         recipe.adapter.kind,
         recipe.adapter.quantised,
         recipe.optimisation.activation_checkpointing,
+        recipe.optimisation.activation_offloading,
         recipe.data.packing,
     )
 

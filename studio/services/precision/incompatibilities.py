@@ -15,6 +15,7 @@ from studio.recipe.adapters import Adapter, FullFineTune, Lora, Oft
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.base import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
+from studio.recipe.offloading import OFFLOADING
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision.number_formats import (
@@ -109,6 +110,8 @@ def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]
     rate = {"optimisation": {"embedding_learning_rate": None}}
     yield "Leave the embedding learning rate empty.", rate
     yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
+    offloading = {"optimisation": {"activation_offloading": False}}
+    yield "Turn off activation offloading.", offloading
     if isinstance(recipe.adapter, Adapter):
         if recipe.adapter.extra_modules == "output":
             yield "Train the embeddings, too.", {"adapter": {"extra_modules": "embeddings"}}
@@ -248,6 +251,13 @@ def _lacks_optimizer(case: _Case) -> str:
     return f"{row.title} cannot be used here: it {reason}." if reason else ""
 
 
+def _cannot_offload(case: _Case) -> str:
+    if not case.recipe.optimisation.activation_offloading:
+        return ""
+    reason = OFFLOADING.unsupported_reason(case.hardware)
+    return f"{OFFLOADING.title} cannot be used here: it {reason}." if reason else ""
+
+
 def _lacks_attention(case: _Case) -> str:
     row, family = ATTENTIONS[case.recipe.model.attention], case.facts.family
     if reason := row.unsupported_reason(case.hardware):
@@ -359,6 +369,7 @@ _RULES: tuple[_Rule, ...] = (
     _is_stored_packed,
     _cannot_quantise,
     _lacks_optimizer,
+    _cannot_offload,
     _lacks_attention,
     _has_odd_positions,
     _reads_packed,

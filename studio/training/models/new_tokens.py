@@ -38,14 +38,19 @@ def add(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Pieces:
 
 
 @torch.no_grad()
-def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> None:
-    """Give a model's tables the rows of new tokens, each the mean of its pieces."""
+def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> int:
+    """Give a model's tables the rows of new tokens, each the mean of its pieces.
+
+    Return how many rows they had before.
+    """
+    before: int = model.get_input_embeddings().num_embeddings
     if not pieces:
-        return
+        return before
     resize(model, len(tokenizer))
     for weight in _tables(model):
         for token, parts in pieces.items():
             weight[token] = weight[list(parts)].float().mean(0).to(weight)
+    return before
 
 
 def resize(model: PreTrainedModel, tokens: int) -> None:
