@@ -22,6 +22,7 @@ from studio.protocols.events import Failed, Finished, Sampled
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import TokenizerRequest
+from studio.recipe.exports import ExportKind
 from studio.runner.inference.model_cache import ModelCache
 from studio.runner.inference.server import generate
 from studio.training.data.token_preview import tokenise_prompt
@@ -162,7 +163,7 @@ def test_try_it_writes_the_same(name: str, runs: dict[str, RunDir]) -> None:
 @pytest.mark.parametrize("name", ["mbart50", "nllb"])
 @pytest.mark.parametrize("kind", ["adapter", "merged"])
 def test_exports_write_the_language(
-    kind: str, name: str, translators: dict[str, Path], tmp_path: Path
+    kind: ExportKind, name: str, translators: dict[str, Path], tmp_path: Path
 ) -> None:
     changes = spoken(name, **LORA, optimisation__max_steps=1, samples__prompts=0)
     folder, _told = exported(train(tmp_path / "run", translators[name], changes), "float32", kind)
