@@ -41,6 +41,9 @@ TASK_DEFINITIONS = {
     "calibrate": TaskDefinition(
         "studio.runner.tasks.calibrate:calibrate", "Training a few steps", needs_device=True
     ),
+    "evaluate": TaskDefinition(
+        "studio.runner.tasks.evaluate:evaluate", "Evaluating a model", needs_device=True
+    ),
     "look": TaskDefinition("studio.runner.tasks.build_dataset:scan", "Checking a dataset"),
     "measure": TaskDefinition("studio.runner.tasks.memory_dry_run:measure", "Simulating a step"),
     "fetch": TaskDefinition(

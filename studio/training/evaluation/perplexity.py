@@ -1,10 +1,11 @@
 """Measure the perplexity of validation answers, to detect whether an export changes the model."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from studio.training.data.labels import IGNORE_INDEX
@@ -40,30 +41,49 @@ def measure(
     report_share: Callable[[float], None],
 ) -> Perplexity:
     """Evaluate every example once. A model that computes NaN has a perplexity of NaN."""
+    losses = list(iter_losses(model, row_tensors(examples.data), pad_token_id, report_share))
+    tokens = sum(tokens for _loss, tokens in losses)
+    return Perplexity(sum(loss for loss, _tokens in losses) / max(tokens, 1), tokens)
+
+
+def iter_losses(
+    model: PreTrainedModel,
+    rows: Sequence[dict[str, Tensor]],
+    pad_token_id: int,
+    report_share: Callable[[float], None] = lambda _share: None,
+) -> Iterator[tuple[float, int]]:
+    """Yield the loss of each example, in nats summed over its trained tokens, and their number."""
     reads_first = heads.is_encoder_decoder(model.config)
-    make_collator = PromptAnswerCollator if reads_first else Collator
-    rows, collator = row_tensors(examples.data), make_collator(pad_token_id)
-    longest = max(len(row["labels"]) for row in rows)
-    size = max(
-        1, min(MAX_BATCH_ROWS, MAX_LOGITS // (longest * model.config.get_text_config().vocab_size))
+    collator = (PromptAnswerCollator if reads_first else Collator)(pad_token_id)
+    longest = max((len(row["labels"]) for row in rows), default=1)
+    vocabulary = model.config.get_text_config().vocab_size
+    size = max(1, min(MAX_BATCH_ROWS, MAX_LOGITS // (longest * vocabulary)))
+    for start in range(0, len(rows), size):
+        batch = collator(rows[start : start + size])
+        with evaluation_mode(model):
+            yield from _batch_losses(model, batch, reads_first=reads_first)
+        report_share(min(start + size, len(rows)) / len(rows))
+
+
+def _batch_losses(
+    model: PreTrainedModel, batch: dict[str, Tensor], *, reads_first: bool
+) -> list[tuple[float, int]]:
+    batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
+    labels = batch.pop("labels")
+    if reads_first:
+        batch["decoder_input_ids"] = decoder_inputs(model, labels)
+    logits = model(**batch, use_cache=False).logits
+    if not reads_first:
+        labels, logits = labels[:, 1:], logits[:, :-1]
+    return [
+        (_sum_loss(row_logits, row_labels), int((row_labels != IGNORE_INDEX).sum()))
+        for row_logits, row_labels in zip(logits, labels, strict=True)
+    ]
+
+
+def _sum_loss(logits: Tensor, labels: Tensor) -> float:
+    is_trained = labels != IGNORE_INDEX
+    loss = torch.nn.functional.cross_entropy(
+        logits[is_trained].float(), labels[is_trained], reduction="sum"
     )
-    loss, tokens = 0.0, 0
-    with evaluation_mode(model):
-        for start in range(0, len(rows), size):
-            batch = {
-                name: tensor.to(model.device)
-                for name, tensor in collator(rows[start : start + size]).items()
-            }
-            labels = batch.pop("labels")
-            if reads_first:
-                batch["decoder_input_ids"] = decoder_inputs(model, labels)
-            logits = model(**batch, use_cache=False).logits
-            if not reads_first:
-                labels, logits = labels[:, 1:], logits[:, :-1]
-            is_answer = labels != IGNORE_INDEX
-            loss += torch.nn.functional.cross_entropy(
-                logits[is_answer].float(), labels[is_answer], reduction="sum"
-            ).item()
-            tokens += int(is_answer.sum())
-            report_share(min(start + size, len(rows)) / len(rows))
-    return Perplexity(loss / max(tokens, 1), tokens)
+    return loss.item()

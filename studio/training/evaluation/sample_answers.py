@@ -31,7 +31,7 @@ _GREEDY = BeamSearch().arguments
 
 
 @dataclass(frozen=True, slots=True)
-class _SamplePrompt:
+class SamplePrompt:
     """A prompt for the model to continue."""
 
     ids: list[int]
@@ -39,6 +39,17 @@ class _SamplePrompt:
     """The prompt as readable text."""
     reference: str
     """The row's own continuation; empty for a preference, whose better answer is one of many."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedAnswer:
+    """What a model wrote."""
+
+    text: str
+    tokens: int
+    """How many tokens it wrote, with the one that ends the answer."""
+    is_cut_off: bool
+    """Whether it had not come to an end after the maximum number of tokens."""
 
 
 class AnswerSampler:
@@ -62,7 +73,7 @@ class AnswerSampler:
         prompts = [_build_prompt(row, template, tokenizer, max_length) for row in rows]
         if not has_expected:
             prompts = [replace(prompt, reference="") for prompt in prompts]
-        self._prompts = prompts
+        self.prompts = prompts
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
         self._arguments = arguments
@@ -72,7 +83,7 @@ class AnswerSampler:
         """Yield one answer per prompt, in the prompts' order."""
         with record_compute_formats(model) as formats:
             answers = self.write(model)
-        for i, (prompt, answer) in enumerate(zip(self._prompts, answers, strict=True)):
+        for i, (prompt, answer) in enumerate(zip(self.prompts, answers, strict=True)):
             yield Sampled(
                 stage=stage,
                 step=step,
@@ -85,17 +96,33 @@ class AnswerSampler:
 
     def write(self, model: PreTrainedModel) -> list[str]:
         """Return the model's answer to each prompt."""
-        answers: list[str] = []
-        for start in range(0, len(self._prompts), self._batch_size(model)):
-            chunk = self._prompts[start : start + self._batch_size(model)]
-            answers += self._generate(model, [prompt.ids for prompt in chunk])
-        return answers
+        batches = self.generate_batches(model, range(len(self.prompts)))
+        return [answer.text for _positions, answers in batches for answer in answers]
+
+    def generate_batches(
+        self, model: PreTrainedModel, positions: Sequence[int]
+    ) -> Iterator[tuple[Sequence[int], list[GeneratedAnswer]]]:
+        """Yield the answers to the prompts at these positions, one batch after the other."""
+        size = self._batch_size(model)
+        for start in range(0, len(positions), size):
+            chunk = positions[start : start + size]
+            written = self._generate(model, [self.prompts[position].ids for position in chunk])
+            yield chunk, [self._read_answer(ids) for ids in written]
+
+    def _read_answer(self, ids: list[int]) -> GeneratedAnswer:
+        ends = (i for i, token in enumerate(ids, 1) if token in self._stop_tokens)
+        end = next(ends, None)
+        return GeneratedAnswer(
+            text=self._tokenizer.decode(ids, skip_special_tokens=True),
+            tokens=end or len(ids),
+            is_cut_off=end is None,
+        )
 
     def _batch_size(self, model: PreTrainedModel) -> int:
         # Recurrent models read padding as text, so they get batches of one row.
         return 1 if model._is_stateful else _BATCH_SIZE  # noqa: SLF001 -- upstream has no other word
 
-    def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[str]:
+    def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[list[int]]:
         reads_first = heads.is_encoder_decoder(model.config)
         # An answer follows its prompt, unless the model reads that in another half.
         inputs = self._tokenizer.pad(
@@ -118,8 +145,8 @@ class AnswerSampler:
                 **self._arguments,
             )
         new = written if reads_first else written[:, inputs["input_ids"].shape[1] :]
-        answers: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)
-        return answers
+        ids: list[list[int]] = new.tolist()
+        return ids
 
 
 @contextmanager
@@ -149,28 +176,28 @@ def _build_prompt(
     template: ChatTemplate | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None,
-) -> _SamplePrompt:
+) -> SamplePrompt:
     if row.text is not None:
         return _split_text(row.text, tokenizer)
     if template is None:
         prompt, answer = prompt_answer.split_row(row)
         ids = prompt_answer.prompt_ids(prompt, tokenizer, max_length)
-        return _SamplePrompt(ids, prompt, answer)
+        return SamplePrompt(ids, prompt, answer)
     last = max(i for i, turn in enumerate(row.messages) if is_trained_on(turn))
     before = row.messages[:last]
     ids = tokenizer(template.render_prompt(before, row.tools), add_special_tokens=False)[
         "input_ids"
     ]
-    return _SamplePrompt(ids, _format_messages(before), _message_text(row.messages[last]))
+    return SamplePrompt(ids, _format_messages(before), _message_text(row.messages[last]))
 
 
-def _split_text(text: str, tokenizer: PreTrainedTokenizerBase) -> _SamplePrompt:
+def _split_text(text: str, tokenizer: PreTrainedTokenizerBase) -> SamplePrompt:
     """Use the first part of a text as the prompt."""
     prompt, rest = split_text(text)
     ids = tokenizer(prompt)["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids.pop()  # Some tokenizers end every text.
-    return _SamplePrompt(ids, prompt, rest)
+    return SamplePrompt(ids, prompt, rest)
 
 
 def _format_messages(messages: Sequence[Message]) -> str:
