@@ -12,6 +12,7 @@ from studio.db.tasks import Task
 from studio.errors import StudioError
 from studio.protocols.events import Failed
 from studio.services.datasets import data_quality, dataset_builds, import_sources
+from studio.services.evaluations import answer_sets
 from studio.services.models import downloads
 from studio.services.openai import fine_tuning_jobs
 from studio.services.tasks import tasks
@@ -31,6 +32,7 @@ END_HANDLERS: dict[str, EndHandler] = {
     downloads.KIND: downloads.on_task_end,
     data_quality.KIND: data_quality.on_task_end,
     "fetch": import_sources.on_task_end,
+    answer_sets.KIND: answer_sets.on_task_end,
 }
 
 

@@ -1,0 +1,70 @@
+"""The tables of evaluations: which models answered which rows, and each answer, kept for good."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, Column, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+from studio.db.column_types import AUTOINCREMENT, UTCDateTime, now
+from studio.db.owners import owner_column
+
+
+class AnswerSet(SQLModel, table=True):
+    """The answers of one model to some rows; evaluations of the same model and rows share it."""
+
+    __tablename__ = "answer_set"
+    __table_args__ = AUTOINCREMENT
+
+    id: int | None = Field(default=None, primary_key=True)
+    key: str = Field(unique=True)
+    """A checksum of all that decides the answers: weights, template, rows and limits."""
+    model: str
+    """The name of the model for display: a base model, or `run 12`."""
+    made_by: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """What the key is computed from."""
+    computed_in: str = ""
+    """As in `events.Sampled`; empty until it is finished."""
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    finished_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    """When the model had answered all rows."""
+
+
+class Answer(SQLModel, table=True):
+    """What a model made of one row: every metric is computed from these."""
+
+    __table_args__ = (UniqueConstraint("answer_set_id", "position"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    answer_set_id: int = Field(foreign_key="answer_set.id", ondelete="CASCADE")
+    position: int
+    number: int
+    """The row's number in its part of the dataset, from 1."""
+    prompt: str
+    reference: str
+    answer: str
+    reason: str
+    """`stop`, or `length` if the answer was cut off."""
+    tokens: int
+    nll: float | None = None
+    """The loss of the reference in nats, summed; None if it was not measured or is not finite."""
+    nll_tokens: int = 0
+
+
+class Evaluation(SQLModel, table=True):
+    """A comparison of a run's model with its base model on the same rows."""
+
+    __table_args__ = AUTOINCREMENT
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
+    dataset: str
+    """The dataset and version for display: `pets, version 2`."""
+    is_held_out: bool
+    """Whether its rows are those that the run held out for validation."""
+    rows: int
+    """The number of rows that were asked for."""
+    base_id: int = Field(foreign_key="answer_set.id", index=True)
+    tuned_id: int = Field(foreign_key="answer_set.id", index=True)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

@@ -1,0 +1,198 @@
+"""Evaluate a run: its model and its base model answer rows that the run did not train on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session, col, select
+
+from studio.db.evaluations import AnswerSet, Evaluation
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.protocols.evaluation import EvaluationJob
+from studio.protocols.inference_service import GenerationRequest
+from studio.protocols.run_dir import JobSpec, RunDir
+from studio.protocols.tokenizer_service import PromptTokens
+from studio.services.datasets import datasets, versions
+from studio.services.evaluations import answer_sets
+from studio.services.evaluations.answer_sets import AnswerProgress
+from studio.services.models import served_models
+from studio.services.models.served_models import ServedModel
+from studio.services.runs import runs
+from studio.settings import Settings
+
+DEFAULT_ROWS, MAX_ROWS = 64, 1000
+DEFAULT_NEW_TOKENS, MAX_NEW_TOKENS = 128, 2048
+
+_READABLE = ("conversation", "text", "preference", "judged")
+"""Kinds of rows that a model can answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """Which rows to ask, and how long answers may be."""
+
+    dataset: str = ""
+    """The name of a dataset; empty asks the rows that the run held out for validation."""
+    rows: int = DEFAULT_ROWS
+    max_new_tokens: int = DEFAULT_NEW_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """The rows to ask."""
+
+    title: str
+    identity: dict[str, object]
+    job: dict[str, object]
+    """Fields of the job."""
+
+
+def create(db: Session, settings: Settings, run_id: int, request: EvaluationRequest) -> Evaluation:
+    """Evaluate a run's model against its base model; an equal evaluation is returned as it is.
+
+    Raises:
+        ConflictError: the run has no model, or its model writes no text.
+        InvalidError: the dataset cannot be asked.
+        NotFoundError: files of the run, its data or its base model are gone.
+
+    """
+    run = runs.get(db, run_id)
+    folder = RunDir(settings.runs / str(run_id))
+    _require_writing_model(run, folder)
+    spec = served_models.read_job_spec(run, folder)
+    rows = _held_out_rows(run, spec)
+    if request.dataset:
+        rows = _dataset_rows(db, settings, request.dataset)
+    base = _answer_set(db, run, served_models.for_base(run, folder), "base", rows, request)
+    tuned = _answer_set(db, run, served_models.for_result(run, folder), "tuned", rows, request)
+    same = select(Evaluation).where(
+        Evaluation.run_id == run_id, Evaluation.base_id == base.id, Evaluation.tuned_id == tuned.id
+    )
+    if existing := db.exec(same).first():
+        return existing
+    evaluation = Evaluation(
+        run_id=run_id,
+        dataset=rows.title,
+        is_held_out=not request.dataset,
+        rows=request.rows,
+        base_id=base.id or 0,
+        tuned_id=tuned.id or 0,
+    )
+    db.add(evaluation)
+    db.flush()
+    return evaluation
+
+
+def get(db: Session, evaluation_id: int) -> Evaluation:
+    evaluation = db.get(Evaluation, evaluation_id)
+    if evaluation is None:
+        raise NotFoundError(
+            f"Evaluation {evaluation_id} does not exist.", hint="It may have been deleted."
+        )
+    return evaluation
+
+
+def list_for_run(db: Session, run_id: int) -> Sequence[Evaluation]:
+    """Return the evaluations of a run, newest first."""
+    query = select(Evaluation).where(Evaluation.run_id == run_id)
+    return db.exec(query.order_by(col(Evaluation.id).desc())).all()
+
+
+def delete(db: Session, evaluation_id: int) -> None:
+    """Delete an evaluation, and the answers that no other one uses."""
+    db.delete(get(db, evaluation_id))
+    db.flush()
+    answer_sets.delete_unused(db)
+
+
+def find_progress(db: Session, evaluation: Evaluation) -> tuple[AnswerProgress, AnswerProgress]:
+    """Return how far the base model and the run's model have come."""
+    base, tuned = (
+        answer_sets.find_progress(db, db.get_one(AnswerSet, set_id))
+        for set_id in (evaluation.base_id, evaluation.tuned_id)
+    )
+    return base, tuned
+
+
+def refusal(run: Run) -> tuple[str, str]:
+    """Return why a run cannot be evaluated, and what to do; empty if it can as far as known."""
+    if not run.recipe.writes_text:
+        return (
+            "The model of this run reads text and writes none.",
+            "Its scores on validation rows are on the Overview tab.",
+        )
+    if run.deleted_at or run.status is not RunStatus.SUCCEEDED:
+        return "This run has no model yet.", "It can be evaluated once it has succeeded."
+    return "", ""
+
+
+def _require_writing_model(run: Run, folder: RunDir) -> None:
+    message, hint = refusal(run)
+    if message:
+        raise ConflictError(message, hint=hint)
+    if not folder.artifacts.is_dir():
+        raise NotFoundError(f"The files of run {run.id} have been deleted.", hint="Run it again.")
+
+
+def _held_out_rows(run: Run, spec: JobSpec) -> _Rows:
+    data, recipe = spec.dataset, run.recipe
+    if data is None or not spec.train.is_file():
+        raise NotFoundError(
+            "The dataset of this run has been deleted.", hint="Evaluate it on another dataset."
+        )
+    identity: dict[str, object] = {"sha256": data.rows_sha256, "part": "validation"}
+    if spec.validation is None:
+        identity |= {
+            "share": recipe.data.validation_share,
+            "seed": recipe.optimisation.seed,
+            "with_bad": recipe.reads_bad_answers,
+        }
+    return _Rows(
+        title=f"{data.name}, version {data.version}",
+        identity=identity,
+        job={"train": spec.train, "validation": spec.validation},
+    )
+
+
+def _dataset_rows(db: Session, settings: Settings, name: str) -> _Rows:
+    version = versions.require(db, name)
+    if version.kind not in _READABLE:
+        raise InvalidError(
+            f"The rows of {name} cannot be answered: they are {version.kind}.",
+            hint="Choose a dataset of conversations or texts.",
+            param="dataset",
+        )
+    train, _validation = versions.row_files(settings.datasets, version)
+    title = datasets.get(db, version.dataset_id).name
+    return _Rows(
+        title=f"{title}, version {version.number}",
+        identity={"sha256": version.sha256, "part": "train"},
+        job={"train": train, "validation": None, "is_whole": True},
+    )
+
+
+def _answer_set(
+    db: Session, run: Run, served: ServedModel, side: str, rows: _Rows, request: EvaluationRequest
+) -> AnswerSet:
+    recipe = run.recipe
+    name = recipe.base_model if side == "base" else f"run {run.id}"
+    blank = GenerationRequest(model="", ids=[], stops=[])
+    job = EvaluationJob.model_validate(
+        {
+            "about": f"{name} on {rows.title}",
+            "answer_set": 0,
+            "model": served.fill_in(blank, name, PromptTokens(ids=[], stops=[])),
+            "validation_share": recipe.data.validation_share,
+            "seed": recipe.optimisation.seed,
+            "with_bad": recipe.reads_bad_answers,
+            "rows": request.rows,
+            "chat_template": recipe.data.chat_template,
+            "has_chat_template": recipe.has_chat_template,
+            "has_expected": recipe.has_expected_answers,
+            "max_length": recipe.data.max_length,
+            "max_new_tokens": request.max_new_tokens,
+            **rows.job,
+        }
+    )
+    return answer_sets.get_or_create(db, name, served, job, rows.identity)
