@@ -2,7 +2,7 @@
 
 import difflib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 from sqlmodel import Session, col, select, update
@@ -37,6 +37,15 @@ def newest(db: Session, *, limit: int = 1000, before: int | None = None) -> Sequ
     if before is not None:
         query = query.where(col(Dataset.id) < before)
     return db.exec(query).all()
+
+
+def list_with_rows(db: Session, kinds: Collection[str]) -> Sequence[str]:
+    """Return the names of the datasets whose current rows are of one of these kinds."""
+    is_current = (col(DatasetVersion.dataset_id) == Dataset.id) & (
+        col(DatasetVersion.number) == Dataset.version
+    )
+    query = select(Dataset.name).join(DatasetVersion, is_current)
+    return db.exec(query.where(col(DatasetVersion.kind).in_(kinds)).order_by(Dataset.name)).all()
 
 
 def require(db: Session, name: str) -> Dataset:

@@ -24,7 +24,7 @@ from studio.settings import Settings
 DEFAULT_ROWS, MAX_ROWS = 64, 1000
 DEFAULT_NEW_TOKENS, MAX_NEW_TOKENS = 128, 2048
 
-_READABLE = ("conversation", "text", "preference", "judged")
+READABLE = ("conversation", "text", "preference", "judged")
 """Kinds of rows that a model can answer."""
 
 
@@ -84,11 +84,11 @@ def create(db: Session, settings: Settings, run_id: int, request: EvaluationRequ
     return evaluation
 
 
-def get(db: Session, evaluation_id: int) -> Evaluation:
+def get(db: Session, run_id: int, evaluation_id: int) -> Evaluation:
     evaluation = db.get(Evaluation, evaluation_id)
-    if evaluation is None:
+    if evaluation is None or evaluation.run_id != run_id:
         raise NotFoundError(
-            f"Evaluation {evaluation_id} does not exist.", hint="It may have been deleted."
+            f"Run {run_id} has no evaluation {evaluation_id}.", hint="It may have been deleted."
         )
     return evaluation
 
@@ -99,9 +99,9 @@ def list_for_run(db: Session, run_id: int) -> Sequence[Evaluation]:
     return db.exec(query.order_by(col(Evaluation.id).desc())).all()
 
 
-def delete(db: Session, evaluation_id: int) -> None:
+def delete(db: Session, run_id: int, evaluation_id: int) -> None:
     """Delete an evaluation, and the answers that no other one uses."""
-    db.delete(get(db, evaluation_id))
+    db.delete(get(db, run_id, evaluation_id))
     db.flush()
     answer_sets.delete_unused(db)
 
@@ -157,7 +157,7 @@ def _held_out_rows(run: Run, spec: JobSpec) -> _Rows:
 
 def _dataset_rows(db: Session, settings: Settings, name: str) -> _Rows:
     version = versions.require(db, name)
-    if version.kind not in _READABLE:
+    if version.kind not in READABLE:
         raise InvalidError(
             f"The rows of {name} cannot be answered: they are {version.kind}.",
             hint="Choose a dataset of conversations or texts.",

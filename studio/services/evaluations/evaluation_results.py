@@ -1,0 +1,200 @@
+"""What an evaluation found: each metric for both models, what differs, and the telling rows."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlmodel import Session
+
+from studio.db.evaluations import Answer, AnswerSet, Evaluation
+from studio.evaluation import metrics, statistics, verdicts
+from studio.evaluation.metrics import EvaluationMetric
+from studio.evaluation.rows import AnsweredRow
+from studio.evaluation.statistics import Comparison, Figure
+from studio.services.evaluations import answer_sets
+
+RowOrder = Literal["worst", "gained", "lost", "surprise", "row"]
+
+ORDERS: Mapping[RowOrder, str] = {
+    "worst": "Worst first",
+    "gained": "Most improved",
+    "lost": "Most worsened",
+    "surprise": "Least expected reference",
+    "row": "Order of the data",
+}
+"""The orders of the rows of an evaluation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricResult:
+    """A metric of both models on the rows that both answered."""
+
+    metric: EvaluationMetric
+    base: Figure
+    tuned: Figure
+    comparison: Comparison
+    signature: str
+    is_better: bool | None
+    """Whether the run's model is clearly better or clearly worse; None if that is not clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPair:
+    """A row that both models answered."""
+
+    number: int
+    prompt: str
+    reference: str
+    base: AnsweredRow
+    tuned: AnsweredRow
+    base_score: float | None
+    tuned_score: float | None
+    """Values of the metric that decides, for this row alone."""
+    quality: float | None
+    """The score of the run's model, higher if it is better."""
+    gain: float
+    """How much better the run's model did: its score less that of the base model."""
+    surprise: float
+    """The loss of the reference in nats per token: how little the run's model expected it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResults:
+    """What an evaluation found."""
+
+    primary: EvaluationMetric
+    """The metric that decides."""
+    verdict: str
+    is_success: bool | None
+    """None if the models cannot be told apart."""
+    caution: str
+    """What many looks mean, if several metrics were compared."""
+    results: list[MetricResult]
+    rows: list[RowPair]
+    """In the order of the data."""
+
+    def sort_rows(self, order: RowOrder) -> list[RowPair]:
+        """Return the rows in an order; rows that compare equal stay in the order of the data."""
+        return sorted(self.rows, key=_KEYS[order])
+
+
+_KEYS: Mapping[RowOrder, Callable[[RowPair], float]] = {
+    # Rows without a score come last.
+    "worst": lambda pair: math.inf if pair.quality is None else pair.quality,
+    "gained": lambda pair: -pair.gain,
+    "lost": lambda pair: pair.gain,
+    "surprise": lambda pair: -pair.surprise,
+    "row": lambda _pair: 0.0,
+}
+
+
+def load(db: Session, evaluation: Evaluation) -> EvaluationResults | None:
+    """Return what an evaluation found; None until both models have answered."""
+    base, tuned = (
+        db.get_one(AnswerSet, set_id) for set_id in (evaluation.base_id, evaluation.tuned_id)
+    )
+    if base.finished_at is None or tuned.finished_at is None:
+        return None
+    key = f"{base.key} {tuned.key}"
+    if key not in _CACHE:
+        answers = (answer_sets.load_answers(db, one.id or 0) for one in (base, tuned))
+        _CACHE[key] = compute(*answers)
+        while len(_CACHE) > _MAX_CACHED:
+            _CACHE.pop(next(iter(_CACHE)), None)
+    return _CACHE[key]
+
+
+_CACHE: dict[str, EvaluationResults] = {}
+"""Results by the keys of their answers, which never change; resampling them takes a while."""
+_MAX_CACHED = 16
+
+
+def compute(base: Sequence[Answer], tuned: Sequence[Answer]) -> EvaluationResults:
+    """Compare the answers of two models to the same rows."""
+    first, second = [[_to_row(answer) for answer in answers] for answers in (base, tuned)]
+    primary = metrics.primary(second)
+    results = [
+        result
+        for metric in metrics.for_rows(second)
+        if (result := _compare(metric, first, second)) is not None
+    ]
+    decisive = next((result for result in results if result.metric.key == primary.key), None)
+    return EvaluationResults(
+        primary=primary,
+        verdict=verdicts.verdict(primary, decisive.base, decisive.tuned, decisive.comparison)
+        if decisive
+        else "No row could be scored.",
+        is_success=decisive.is_better if decisive else None,
+        caution=verdicts.count_looks(len(results)),
+        results=results,
+        rows=_pair_rows(
+            primary, {answer.position: answer.number for answer in tuned}, first, second
+        ),
+    )
+
+
+def _to_row(answer: Answer) -> AnsweredRow:
+    return AnsweredRow(
+        position=answer.position,
+        prompt=answer.prompt,
+        reference=answer.reference,
+        answer=answer.answer,
+        reason="length" if answer.reason == "length" else "stop",
+        tokens=answer.tokens,
+        nll=answer.nll,
+        nll_tokens=answer.nll_tokens,
+    )
+
+
+def _compare(
+    metric: EvaluationMetric, first: Sequence[AnsweredRow], second: Sequence[AnsweredRow]
+) -> MetricResult | None:
+    base, tuned = (statistics.measure(metric, rows) for rows in (first, second))
+    comparison = statistics.compare(metric, first, second)
+    if base is None or tuned is None or comparison is None:
+        return None
+    direction = verdicts.direction(metric, comparison)
+    return MetricResult(
+        metric=metric,
+        base=base,
+        tuned=tuned,
+        comparison=comparison,
+        signature=metric.signature(second),
+        is_better={"better": True, "worse": False}.get(direction),
+    )
+
+
+def _pair_rows(
+    metric: EvaluationMetric,
+    numbers: Mapping[int, int],
+    first: Sequence[AnsweredRow],
+    second: Sequence[AnsweredRow],
+) -> list[RowPair]:
+    base_rows = {row.position: row for row in first}
+    pairs = ((base_rows[row.position], row) for row in second if row.position in base_rows)
+    return [_pair(metric, numbers[tuned.position], base, tuned) for base, tuned in pairs]
+
+
+def _pair(metric: EvaluationMetric, number: int, base: AnsweredRow, tuned: AnsweredRow) -> RowPair:
+    scores = [_score(metric, row) for row in (base, tuned)]
+    sign = -1 if metric.better == "lower" else 1
+    before, after = (None if score is None else sign * score for score in scores)
+    return RowPair(
+        number=number,
+        prompt=tuned.prompt,
+        reference=tuned.reference,
+        base=base,
+        tuned=tuned,
+        base_score=scores[0],
+        tuned_score=scores[1],
+        quality=after,
+        gain=0.0 if before is None or after is None else after - before,
+        surprise=(tuned.nll or 0.0) / max(tuned.nll_tokens, 1),
+    )
+
+
+def _score(metric: EvaluationMetric, row: AnsweredRow) -> float | None:
+    """Return the value of a metric for one row alone."""
+    counted = metric.row_statistics(row)
+    return None if counted is None else metric.aggregate(counted)
