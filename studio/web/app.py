@@ -20,7 +20,7 @@ from studio.web.api import accounts, compare, openai
 from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
-from studio.web.api.runs import event_streams, plan, predictions, run_results, runs
+from studio.web.api.runs import evaluations, event_streams, plan, predictions, run_results, runs
 from studio.web.api.system import hardware, system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
@@ -99,6 +99,7 @@ API = (
     runs.table_router,
     run_results.samples_router,
     run_results.exports_router,
+    evaluations.router,
     predictions.router,
     system.tasks_router,
     datasets.uploads_router,

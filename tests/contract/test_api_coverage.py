@@ -46,6 +46,9 @@ ACTIONS = {
     "/runs/{run_id}/resume": "POST /runs/{run_id}/resume",
     "/runs/{run_id}/retry": "POST /runs/{run_id}/retry",
     "/runs/{run_id}/restart": "POST /runs/{run_id}/retry",
+    "/runs/{run_id}/evaluations": "POST /runs/{run_id}/evaluations",
+    "/runs/{run_id}/evaluations/{evaluation_id}/delete": "DELETE "
+    "/runs/{run_id}/evaluations/{evaluation_id}",
     "/runs/{run_id}/exports": "POST /runs/{run_id}/exports",
     "/runs/{run_id}/exports/{export_id}/delete": "DELETE /runs/{run_id}/exports/{export_id}",
     "/runs/{run_id}/exports/{export_id}/model": "POST /runs/{run_id}/exports/{export_id}/model",
