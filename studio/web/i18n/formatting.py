@@ -195,6 +195,26 @@ def points(sign: str, digits: str) -> str:
     return sign + template % {"digits": digits}
 
 
+_EVALUATED_DIGITS = {"score": 1, "tokens": 1, "nats": 3, "bits": 3}
+"""Digits after the point of evaluated metrics that are no share, by unit."""
+
+
+def evaluated(value: float, unit: str) -> str:
+    """Format the value of an evaluated metric."""
+    if unit == "share":
+        return percent(value)
+    return with_minus(f"{value:.{_EVALUATED_DIGITS[unit]}f}")
+
+
+def evaluated_change(value: float, unit: str, *, has_unit: bool = True) -> str:
+    """Format the difference between two values of an evaluated metric, with its sign."""
+    sign = MINUS if value < 0 else "+" if value else ""
+    if unit != "share":
+        return sign + evaluated(abs(value), unit)
+    digits = f"{100 * abs(value):.3g}"
+    return points(sign, digits) if has_unit else sign + digits
+
+
 def setting(value: object) -> str:
     """Format a requested or actual value of a setting."""
     if value is None:
@@ -335,6 +355,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "moment": time_element,
     "timestamp": number_i18n.format_datetime_full,
     "percent": percent,
+    "evaluated": evaluated,
+    "evaluated_change": evaluated_change,
     "percent_of_any_size": percent_of_any_size,
     "off": estimate_error,
     "precise": precise,

@@ -33,10 +33,14 @@ TABS = (
     Tab("overview", "Overview", ""),
     Tab("charts", "Charts", "/charts"),
     Tab("answers", "Answers", "/answers"),
+    Tab("evaluation", "Evaluation", "/evaluation"),
     Tab("numerics", "Numerics", "/numerics"),
     Tab("files", "Files", "/files"),
     Tab("details", "Details", "/details"),
 )
+
+_WRITTEN = ("answers", "evaluation")
+"""Tabs of what a model writes."""
 
 
 def tab_page(
@@ -55,7 +59,7 @@ def tab_page(
         f"runs/{tab}.html",
         run=run,
         tab=tab,
-        tabs=[one for one in TABS if one.name != "answers" or run.recipe.writes_text],
+        tabs=[one for one in TABS if run.recipe.writes_text or one.name not in _WRITTEN],
         made=run_progress.measure(run),
         position=queue.position(db, run),
         precisions=choices.precision_options(workers.training_hardware(db)),
