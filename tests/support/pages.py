@@ -23,6 +23,7 @@ from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from tests.fakes.exporter import MEASURED
+from tests.support import evaluated_runs
 from tests.unit.weights import safetensors_folders
 
 PAGES = (
@@ -41,6 +42,9 @@ PAGES = (
     "/runs/3/chat",
     "/runs/1/charts",
     "/runs/1/answers",
+    "/runs/1/evaluation",
+    "/runs/1/evaluation?sort=surprise&shown=40",
+    "/runs/2/evaluation",
     "/runs/1/numerics",
     "/runs/1/files",
     "/runs/1/details",
@@ -106,6 +110,7 @@ def furnish(db: Session, home: Path) -> None:
     """
     comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
     _add_exports(db, home / "runs")
+    _add_evaluation(db, Settings(home=home))
     _add_datasets(db, home / "datasets")
     _add_sweep(db)
     _add_coded_models(db, home / "models")
@@ -153,6 +158,16 @@ def _add_exports(db: Session, runs_folder: Path) -> None:
     files = run.export(1).files
     files.mkdir(parents=True, exist_ok=True)
     (files / "README.md").write_text("# A card\n", encoding="utf-8")
+
+
+def _add_evaluation(db: Session, settings: Settings) -> None:
+    """Let the first run be evaluated on rows of which it learned most."""
+    run = db.get_one(Run, 1)
+    if not RunDir(settings.runs / "1").job.is_file():
+        evaluated_runs.lay_out(db, settings, run)
+    expected = [f"The plural of thing {number} is things {number}." for number in range(30)]
+    tuned = [*expected[:25], *(["The plural of thing is"] * 4), ""]
+    evaluated_runs.evaluate(db, settings, 1, ["A thing is a thing."] * 30, tuned, expected)
 
 
 def _add_sweep(db: Session) -> None:

@@ -1,0 +1,40 @@
+"""Evaluate a run in a browser, with the real worker and real models."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.live_studio import Studio, get_run, submit_run
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.smoke
+def test_run_is_evaluated_and_worst_rows_come_first(page: Page, studio: Studio) -> None:
+    number = submit_run(studio)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
+    page.goto(f"/runs/{number}")
+    page.get_by_role("navigation", name="Run", exact=True).get_by_text("Evaluation").click()
+    page.get_by_label("Number of rows").fill("12")
+    page.get_by_label("Longest answer, in tokens").fill("8")
+    page.get_by_role("button", name="Evaluate").click()
+
+    verdict = page.locator("#verdict-title")
+    expect(verdict).to_have_text(re.compile("^(Better|Worse|Changed|No clear difference)"))
+    loss = page.get_by_role("row", name=re.compile("^Loss"))
+    expect(loss).to_contain_text(re.compile("better|worse|may be chance|same"))
+    answers = page.get_by_role("region", name="Answers of both models")
+    expect(answers.locator("tbody tr")).to_have_count(12)
+    page.get_by_role("link", name="Least expected reference").click()
+    expect(page).to_have_url(re.compile("sort=surprise"))
+    expect(answers.locator("tbody tr")).to_have_count(12)
+
+    told = studio.api.get(f"/runs/{number}/evaluations").json()["data"][0]
+    losses = next(one for one in told["metrics"] if one["key"] == "loss")
+    assert losses["tuned"]["value"] < losses["base"]["value"]
+
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(page.get_by_text("Did it get better?")).to_be_visible()

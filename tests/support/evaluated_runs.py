@@ -1,0 +1,71 @@
+"""Evaluations with made answers, as the worker stores them."""
+
+from collections.abc import Sequence
+
+from sqlmodel import Session
+
+from studio.db.evaluations import AnswerSet, Evaluation
+from studio.db.states import TaskStatus
+from studio.db.tables import Run
+from studio.protocols.evaluation import RowResult
+from studio.protocols.run_dir import RunDir
+from studio.services.evaluations import answer_sets, evaluations
+from studio.services.evaluations.evaluations import EvaluationRequest
+from studio.services.queue import task_results
+from studio.services.tasks import tasks
+from studio.settings import Settings
+from studio.worker.processes.run_dir_setup import write_run_dir
+
+
+def lay_out(db: Session, settings: Settings, run: Run) -> RunDir:
+    """Write the folder of a run that has succeeded: its job, and something as its model."""
+    folder = RunDir(settings.runs / str(run.id))
+    write_run_dir(db, run, folder, settings)
+    folder.artifacts.mkdir(parents=True, exist_ok=True)
+    (folder.artifacts / "adapter_model.safetensors").write_bytes(bytes(run.id or 0))
+    return folder
+
+
+def evaluate(
+    db: Session,
+    settings: Settings,
+    run_id: int,
+    base: Sequence[str],
+    tuned: Sequence[str],
+    expected: Sequence[str],
+) -> Evaluation:
+    """Evaluate a run whose models give these answers."""
+    evaluation = evaluations.create(db, settings, run_id, EvaluationRequest(rows=len(expected)))
+    for set_id, answers, nll in (
+        (evaluation.base_id, base, 4.0),
+        (evaluation.tuned_id, tuned, 1.0),
+    ):
+        finish(db, db.get_one(AnswerSet, set_id), answers, expected, nll)
+    return evaluation
+
+
+def finish(
+    db: Session, answers: AnswerSet, written: Sequence[str], expected: Sequence[str], nll: float
+) -> None:
+    """End the task that collects these answers."""
+    task = tasks.latest(db, answer_sets.KIND, f"answers:{answers.id}")
+    if answers.finished_at is not None or task is None:
+        return
+    rows = [
+        RowResult(
+            position=position,
+            number=position + 1,
+            prompt=f"Question {position}?",
+            reference=reference,
+            answer=answer,
+            reason="stop" if answer else "length",
+            tokens=len(answer.split()) + 1,
+            nll=nll + position / 100,
+            nll_tokens=2,
+            computed_in="float32",
+        )
+        for position, (answer, reference) in enumerate(zip(written, expected, strict=True))
+    ]
+    with task_results.notify_on_end(db, task):
+        task.result = {"rows": [row.model_dump(mode="json") for row in rows]}
+        tasks.close_work(task, TaskStatus.SUCCEEDED)
