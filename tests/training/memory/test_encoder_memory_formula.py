@@ -23,7 +23,7 @@ from studio.training.memory import dry_run
 from studio.weights import encoder_layers, model_facts
 from studio.weights.encoders import ENCODERS
 from studio.weights.family_limits import FLOAT16_OVERFLOWS
-from tests.support.covering import covering
+from tests.support.covering import choose, covering
 from tests.training import tiny
 from tests.training.memory.test_dry_run import dry
 from tests.training.runs import test_translation
@@ -91,7 +91,16 @@ def is_possible(case: Case) -> bool:
     )
 
 
-CASES = [
+def pairs(case: Case) -> list[object]:
+    """Show of each family every format, size and batch, and every way to train it."""
+    family = case.family
+    way = (family, case.adapter, case.checkpointed)
+    cell = (case.size, case.batch)
+    more = [(family, cell, case.adapter)] if family in EXAMPLES else []
+    return [way, (family, case.precision), (family, cell), *more]
+
+
+ALL_CASES = [
     case
     for family, precision, adapter, checkpointed in product(
         VERIFIED, ("fp32", "bf16", "fp16", "bf16_pure"), ("full", "lora"), (False, True)
@@ -99,6 +108,7 @@ CASES = [
     for cell in (*CELLS, *(MORE_CELLS if family in EXAMPLES else ()))
     if is_possible(case := Case(family, precision, adapter, checkpointed, *cell))
 ]
+CASES = choose(ALL_CASES, pairs)
 
 
 def aspects(case: Case) -> list[object]:
