@@ -67,6 +67,9 @@ def load(name: str, code: str = "", *, offline: bool = False) -> PreTrainedToken
             hint="Use a version of the model that comes with tokenizer.json.",
         )
     if tokenizer.eos_token is None:
+        # BERT's tokenizer ends each text with a token that it calls a separator.
+        tokenizer.eos_token = tokenizer.sep_token
+    if tokenizer.eos_token is None:
         raise TrainingError(
             "no_end_token",
             "This model's tokenizer has no end-of-text token, so answers could never end.",
