@@ -48,6 +48,10 @@ _ROLE_LABELS = {
     "number": "Number",
     "steps": "List of steps",
     "verdicts": "Which steps are right",
+    "words": "List of words",
+    "tags": "List of tags",
+    "spans": "List of entities",
+    "lines": "Lines of words with tags",
 }
 _MULTI_COLUMN_ROLES = frozenset(
     {
@@ -72,6 +76,9 @@ _SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
     "classification": ("text", "label", "system"),
     "regression": ("text", "number", "system"),
     "steps": ("prompt", "steps", "verdicts", "system"),
+    "words": ("words", "tags"),
+    "spans": ("text", "spans"),
+    "lines": ("lines",),
     "text": ("text",),
 }
 _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
@@ -89,6 +96,9 @@ _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
     "classification": (frozenset({"text", "label"}),),
     "regression": (frozenset({"text", "number"}),),
     "steps": (frozenset({"prompt", "steps", "verdicts"}),),
+    "words": (frozenset({"words", "tags"}),),
+    "spans": (frozenset({"text", "spans"}),),
+    "lines": (frozenset({"lines"}),),
     "text": (frozenset({"text"}),),
 }
 """Sets of required roles; any one set is enough."""

@@ -23,9 +23,12 @@ ShapeName = Literal[
     "classification",
     "regression",
     "steps",
+    "words",
+    "spans",
+    "lines",
     "text",
 ]
-RowKind = Literal["conversation", "text", "preference", "judged", "steps"]
+RowKind = Literal["conversation", "text", "preference", "judged", "steps", "tokens"]
 
 KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "alpaca": "conversation",
@@ -39,6 +42,9 @@ KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "classification": "conversation",
     "regression": "conversation",
     "steps": "steps",
+    "words": "tokens",
+    "spans": "tokens",
+    "lines": "tokens",
     "text": "text",
 }
 """The kind of row that each shape becomes."""

@@ -18,6 +18,9 @@ SHAPE_LABELS: dict[ShapeName, str] = {
     "classification": "Text and label",
     "regression": "Text and number",
     "steps": "Steps of a solution, each right or wrong",
+    "words": "Words with their tags (BIO)",
+    "spans": "Text with marked entities (spans)",
+    "lines": "A word and its tag on each line (CoNLL)",
     "text": "Plain text",
 }
 """The label of each shape, most informative words first."""

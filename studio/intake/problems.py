@@ -50,6 +50,13 @@ class ProblemCode(StrEnum):
         "bad_verdicts",
         "Each step needs one verdict: right (true or 1) or wrong (false, 0 or -1)",
     )
+    NO_WORDS = "no_words", "The words or tags are not a list, or there are none"
+    UNEQUAL_LISTS = "unequal_lists", "There are not as many tags as words"
+    NO_TAG = "no_tag", "A line has a word without a tag"
+    DOCUMENT_START = "document_start", "It only marks where a document begins, and has no words"
+    BAD_SPANS = "bad_spans", "The entities are not a list with a start, an end and a label each"
+    SPAN_OUTSIDE = "span_outside", "An entity is empty, or not within its text"
+    OVERLAPPING_SPANS = "overlapping_spans", "Entities overlap: a word can belong to one only"
     NOT_AN_INDICATOR = "not_an_indicator", "A column of one label must hold 0 or 1"
     NOT_A_NUMBER = "not_a_number", "The value is not a number"
     ORPHAN = "orphan", "Its parent row is missing, so its thread has no start"

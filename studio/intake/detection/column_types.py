@@ -6,14 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from studio.intake.files.limits import MAX_COLUMNS
-from studio.intake.mapping import MAX_COLUMN_NAME_CHARS
+from studio.intake.mapping import MAX_COLUMN_NAME_CHARS, Mapping
 from studio.intake.row_formats.message_formats import (
+    MappedRow,
     is_number,
     parse_json_cell,
     parse_list_cell,
     to_text,
 )
 from studio.intake.row_formats.row_builder import parse_step_verdict
+from studio.intake.row_formats.schema import UnusableRowError
+from studio.intake.row_formats.tagged_words import (
+    is_tag,
+    list_items,
+    read_spans,
+    read_tagged_lines,
+)
 
 _MAJORITY = 0.8
 """The share of values that decides the type of a column."""
@@ -110,10 +118,52 @@ def holds_answer_lists(values: Sequence[Any]) -> bool:
     return _holds_for_most(values, lambda value: _is_answer_list(parse_json_cell(value)))
 
 
-def holds_rated_steps(steps: Sequence[Any], verdicts: Sequence[Any]) -> bool:
+def holds_rated_steps(table: ColumnTable, steps: str, verdicts: str) -> bool:
     """Tell whether most rows have a list of texts, and as many verdicts on them."""
-    pairs = zip(map(parse_json_cell, steps), map(parse_json_cell, verdicts), strict=True)
-    return _holds_for_most(list(pairs), _is_rated)
+    pairs = [
+        (parse_json_cell(row.get(steps)), parse_json_cell(row.get(verdicts))) for row in table.rows
+    ]
+    return _holds_for_most(pairs, _is_rated)
+
+
+def holds_tagged_words(table: ColumnTable, words: str, tags: str) -> bool:
+    """Tell whether most rows have a list of words, and as many tags."""
+    mapping = Mapping(shape="words", roles={"words": [words], "tags": [tags]})
+    return _holds_for_most(table.rows, lambda row: _are_tagged(MappedRow(mapping, row)))
+
+
+def _are_tagged(cells: MappedRow) -> bool:
+    try:
+        words, tags = list_items(cells, "words"), list_items(cells, "tags")
+    except UnusableRowError:
+        return False
+    return len(words) == len(tags) and all(map(_is_scalar, [*words, *tags]))
+
+
+def _is_scalar(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def holds_spans(values: Sequence[Any]) -> bool:
+    """Tell whether most values are lists of entities with a start, an end and a label."""
+    return _holds_for_most(values, _are_spans) and any(map(parse_list_cell, values))
+
+
+def _are_spans(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    try:
+        return isinstance(list(read_spans(value)), list)
+    except UnusableRowError:
+        return False
+
+
+def holds_tagged_lines(values: Sequence[Any]) -> bool:
+    """Tell whether most values are lines that each end in a tag."""
+    return _holds_for_most(values, _are_tagged_lines)
+
+
+def _are_tagged_lines(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    lines = list(read_tagged_lines(value)) if isinstance(value, str) else []
+    return bool(lines) and all(len(line) > 1 and is_tag(line[-1]) for line in lines)
 
 
 def _is_rated(pair: tuple[Any, Any]) -> bool:

@@ -12,7 +12,10 @@ from studio.intake.detection.column_types import (
     holds_answer_lists,
     holds_message_lists,
     holds_rated_steps,
+    holds_spans,
     holds_squad_answers,
+    holds_tagged_lines,
+    holds_tagged_words,
     is_boolean,
     is_indicator,
     is_label,
@@ -53,6 +56,12 @@ _STEPS = ("steps", "completions", "solution_steps", "reasoning_steps", "step_tex
 _STEP_VERDICTS = (
     *("labels", "verdicts", "correct", "is_correct", "step_labels", "step_ratings", "ratings"),
 )
+_WORDS = ("tokens", "words", "token", "word")
+_TAGS = (
+    *("ner_tags", "tags", "ner", "labels", "ner_labels", "bio_tags", "doc_bio_tags", "entities"),
+    *("fine_ner_tags", "tag", "label", "chunk_tags", "pos_tags", "upos"),
+)
+_SPANS = ("entities", "spans", "ents", "label", "labels", "annotations", "ner", "entity_spans")
 _VERDICTS = ("label", "kto_tag", "is_good", "desirable")
 _IDS = ("id", "message_id", "row_id", "node_id")
 _PARENTS = ("parent_id", "parent", "parent_message_id")
@@ -100,7 +109,18 @@ KNOWN_COLUMN_NAMES = frozenset(
             *_ANSWER_LISTS,
             *_SCORES,
         ),
-        *(*_RANKS, *_VERDICTS, *_STEPS, *_STEP_VERDICTS, *_IDS, *_PARENTS, *_SPEAKERS),
+        *(
+            *_RANKS,
+            *_VERDICTS,
+            *_STEPS,
+            *_STEP_VERDICTS,
+            *_WORDS,
+            *_TAGS,
+            *_SPANS,
+            *_IDS,
+            *_PARENTS,
+            *_SPEAKERS,
+        ),
         *(*_LABELLED_TEXTS, *_LABELS, *_NUMBERS),
         *(*_TOOLS, *(name for pair in _SENTENCE_PAIRS for name in pair)),
     }
@@ -223,10 +243,39 @@ def _match_steps(table: ColumnTable) -> ShapeMatch | None:
     steps, verdicts = table.find_column(_STEPS), table.find_column(_STEP_VERDICTS)
     if prompt is None or steps is None or verdicts is None:
         return None
-    if not holds_rated_steps(table.columns[steps], table.columns[verdicts]):
+    if not holds_rated_steps(table, steps, verdicts):
         return None
     reason = f"Column {verdicts} says which steps in {steps} are right."
     return build_match("steps", reason, "sure", prompt=prompt, steps=steps, verdicts=verdicts)
+
+
+def _match_words(table: ColumnTable) -> ShapeMatch | None:
+    words = table.find_column(_WORDS)
+    columns = [column for name in _TAGS if (column := table.find_column([name])) is not None]
+    fitting = (column for column in columns if words and holds_tagged_words(table, words, column))
+    tags = next(fitting, None)
+    if words is None or tags is None:
+        return None
+    reason = f"Column {tags} holds a tag for each word in {words}."
+    return build_match("words", reason, "sure", words=words, tags=tags)
+
+
+def _match_spans(table: ColumnTable) -> ShapeMatch | None:
+    text = next(iter(_labelled_text_columns(table)), None)
+    columns = [column for name in _SPANS if (column := table.find_column([name])) is not None]
+    spans = next((column for column in columns if holds_spans(table.columns[column])), None)
+    if text is None or spans is None or spans == text:
+        return None
+    reason = f"Column {spans} says where in {text} entities start and end."
+    return build_match("spans", reason, "sure", text=text, spans=spans)
+
+
+def _match_lines(table: ColumnTable) -> ShapeMatch | None:
+    text = table.find_column(_TEXTS)
+    if text is None or not holds_tagged_lines(table.columns[text]):
+        return None
+    reason = f"Column {text} holds lines of a word and its tag, as in CoNLL's format."
+    return build_match("lines", reason, "sure", lines=text)
 
 
 def _match_judged(table: ColumnTable) -> ShapeMatch | None:
@@ -369,6 +418,9 @@ def _match_text(table: ColumnTable) -> ShapeMatch | None:
 _MATCHERS: tuple[Callable[[ColumnTable], ShapeMatch | None], ...] = (
     _match_preference,
     _match_squad,
+    _match_words,
+    _match_spans,
+    _match_lines,
     _match_steps,
     _match_ranked,
     _match_judged,

@@ -39,6 +39,7 @@ KIND_NAMES: dict[str, str] = {
     "preference": "preferences",
     "judged": "rated answers",
     "steps": "solutions with rated steps",
+    "tokens": "texts with tagged words",
 }
 
 
@@ -49,7 +50,7 @@ class UnrecognisedError(InvalidError):
 EXPECTED_COLUMNS = (
     "instruction and output (input is optional); prompt and completion, or question and "
     "answer; messages with role and content; conversations with from and value; chosen and "
-    "rejected; text and label; or text alone"
+    "rejected; text and label; tokens and ner_tags; text and entities; or text alone"
 )
 
 

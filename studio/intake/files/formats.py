@@ -18,6 +18,10 @@ EXTENSIONS: dict[str, Format] = {
     ".xlsx": "xlsx",
     ".xlsm": "xlsx",
     ".txt": "text",
+    ".conll": "text",
+    ".bio": "text",
+    ".iob": "text",
+    ".iob2": "text",
     ".md": "markdown",
     ".markdown": "markdown",
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 from studio.intake.quality.row_checks import last_answer
 from studio.intake.row_formats.message_formats import is_number
+from studio.intake.row_formats.tagged_words import OUTSIDE
 
 MAX_LABELS = 1000
 """With more distinct answers, they are no labels."""
@@ -32,7 +33,7 @@ class AnswerFacts:
     """What the last answers of one part of a dataset are."""
 
     rows: int = 0
-    """Rows that are conversations."""
+    """Rows that are conversations, or texts with tagged words."""
     labels: Mapping[str, int] = field(default_factory=dict)
     """How many rows have each label; empty if there are more than `MAX_LABELS`."""
     has_several: bool = False
@@ -43,6 +44,8 @@ class AnswerFacts:
     """The names of these numbers, as far as they have any."""
     constant: tuple[str, ...] = ()
     """Those that are the same in all rows."""
+    tags: Mapping[str, int] = field(default_factory=dict)
+    """How many words have each tag, if each word of a text has one."""
 
 
 @dataclass(slots=True)
@@ -55,8 +58,12 @@ class AnswerCounter:
     numbers: int = 0
     values: dict[str, "array[float]"] = field(default_factory=dict)
     """The numbers of the rows that have any, by name; an answer that is a number has no name."""
+    tags: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: Mapping[str, Any]) -> None:
+        if "tags" in row:
+            self.rows += 1
+            self.tags.update(row["tags"])
         if "text" in row or "rejected" in row:
             return
         self.rows += 1
@@ -89,6 +96,7 @@ class AnswerCounter:
             constant=tuple(
                 name for name, values in self.values.items() if len(values) > 1 and _is_flat(values)
             ),
+            tags=dict(self.tags.most_common(2 * MAX_LABELS + 1)),
         )
 
     def outliers(self) -> dict[str, list[int]]:
@@ -151,6 +159,18 @@ def number_problem(facts: AnswerFacts) -> str:
     if not facts.numbers:
         return "The answers of this dataset are no numbers."
     return f"{facts.rows - facts.numbers:,} of {facts.rows:,} answers are no numbers."
+
+
+def tag_problem(facts: AnswerFacts) -> str:
+    """Return why the tags of words are nothing to learn, or ""."""
+    if set(facts.tags) <= {OUTSIDE}:
+        return "No word of these texts is marked as an entity."
+    if len(facts.tags) == 1:
+        (tag,) = facts.tags
+        return f'All words have the tag "{tag}".'
+    if len(facts.tags) > 2 * MAX_LABELS:
+        return f"The entities have more than {MAX_LABELS:,} different labels."
+    return ""
 
 
 def shorten(labels: list[str]) -> str:

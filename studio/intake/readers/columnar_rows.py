@@ -21,14 +21,16 @@ from studio.intake.files.packages import load_arrow
 from studio.intake.problems import ProblemCode
 from studio.intake.raw_rows import RawRow, RowStream, UnreadableRow
 from studio.intake.readers.column_names import ColumnNames, unique_names
+from studio.intake.readers.label_names import LabelNames, name_labels, read_label_names
 from studio.intake.readers.text_rows import not_utf8_row, too_long_error, too_long_row
 
 
 class BatchReader:
     """Converts the batches of one file to rows, measured before they are created."""
 
-    def __init__(self, limits: Limits, file_bytes: int) -> None:
+    def __init__(self, limits: Limits, file_bytes: int, names: LabelNames) -> None:
         self._limit = limits.row_bytes
+        self._names = names
         # A separate meter: the bytes a packed file unpacks to are counted elsewhere.
         self._meter = Meter(limits, file_bytes)
 
@@ -50,18 +52,19 @@ class BatchReader:
                     yield too_long_row(number + i + 1, self._limit)
                     continue
                 self._meter.add_bytes(row_size)
-            yield _read_row(columns, i, number + i + 1)
+            yield _read_row(columns, i, number + i + 1, self._names)
 
 
 def _batch_bytes(batch: Any) -> int:  # noqa: ANN401 -- pyarrow is untyped
     return sum(map(unpacked_bytes, batch.columns))
 
 
-def _read_row(columns: list[tuple[str, Any]], i: int, number: int) -> RawRow | UnreadableRow:
+def _read_row(
+    columns: list[tuple[str, Any]], i: int, number: int, names: LabelNames
+) -> RawRow | UnreadableRow:
     try:
-        return RawRow(
-            number, {name: column[i].as_py(maps_as_pydicts="strict") for name, column in columns}
-        )
+        values = ((name, column[i].as_py(maps_as_pydicts="strict")) for name, column in columns)
+        return RawRow(number, {name: name_labels(name, value, names) for name, value in values})
     except KeyError:
         # A map may repeat a key.
         return UnreadableRow(number, ProblemCode.REPEATED_NAME)
@@ -174,7 +177,8 @@ def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] |
             names = unique_names(file.schema_arrow.names)
             yield from names.notes()
             _check_row_sizes(file.metadata, limits.row_bytes)
-            reader = BatchReader(limits, _file_size(source))
+            labels = read_label_names(file.schema_arrow.metadata)
+            reader = BatchReader(limits, _file_size(source), labels)
             yield from _read_row_groups(file, names, names.positions(columns), reader)
     except MemoryError:
         raise
@@ -262,7 +266,7 @@ def _read_batches(
     limits: Limits,
     columns: Collection[str] | None,
 ) -> RowStream:
-    batch_reader = BatchReader(limits, len(view))
+    batch_reader = BatchReader(limits, len(view), read_label_names(reader.schema.metadata))
     number = read_bytes = 0
     names = unique_names(reader.schema.names)
     yield from names.notes()

@@ -1,4 +1,4 @@
-"""Build and encode a canonical row: a conversation, text, preference or rated answer."""
+"""Build and encode a canonical row of any kind."""
 
 import json
 from collections.abc import Callable
@@ -32,6 +32,11 @@ from studio.intake.row_formats.schema import (
     validate_answers,
     validate_conversation,
     validate_prompt,
+)
+from studio.intake.row_formats.tagged_words import (
+    build_spans,
+    build_tagged_lines,
+    build_tagged_words,
 )
 
 
@@ -314,6 +319,9 @@ _BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {
     "ranked": build_ranked,
     "judged": build_judged,
     "steps": build_steps,
+    "words": build_tagged_words,
+    "spans": build_spans,
+    "lines": build_tagged_lines,
 }
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""The schema of canonical rows, of five kinds, and the training examples they become."""
+"""The schema of canonical rows, of six kinds, and the training examples they become."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -98,7 +98,16 @@ class StepsRow(TypedDict):
     """Whether each step is right."""
 
 
-CanonicalRow = ConversationRow | TextRow | PreferenceRow | JudgedRow | StepsRow
+@final
+class TokensRow(TypedDict):
+    text: str
+    words: list[str]
+    """The words of the text, in order."""
+    tags: list[str]
+    """The tag of each word in BIO: O outside of entities, else B- or I- with a label."""
+
+
+CanonicalRow = ConversationRow | TextRow | PreferenceRow | JudgedRow | StepsRow | TokensRow
 """One line of train.jsonl or validation.jsonl; all lines of a dataset have the same kind."""
 
 
@@ -174,12 +183,18 @@ class TrainingExample:
     """The lines of the last answer, where each is right or wrong."""
     correct: Sequence[bool] = ()
     """Whether each step is right."""
+    words: Sequence[str] = ()
+    """The words of the text, if each has a tag."""
+    tags: Sequence[str] = ()
+    """Their tags."""
 
 
 def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
     """Return what a canonical row teaches."""
     if "text" in row:
-        return TrainingExample(text=row["text"])
+        return TrainingExample(
+            text=row["text"], words=row.get("words", ()), tags=row.get("tags", ())
+        )
     turns = [*row["messages"], *row.get("chosen", [])]
     steps = row.get("steps", ())
     if steps:

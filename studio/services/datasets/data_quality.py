@@ -214,7 +214,7 @@ def _unlearnable_answers(version: DatasetVersion, method: Method) -> Iterator[Re
 
 def answer_problem(version: DatasetVersion, method: Method) -> str:
     """Return why a method cannot learn the answers of a version, or "" as far as is known."""
-    if version.answers is None or version.kind != "conversation":
+    if version.answers is None or version.kind not in {"conversation", "tokens"}:
         return ""
     return method.answer_problem(AnswerFacts(**version.answers))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from studio.errors import TrainingError
 from studio.intake.row_formats.schema import to_training_example
+from studio.intake.row_formats.tagged_words import place_words
 from studio.intake.rows.validation_rows import validation_indices
 
 Message = Mapping[str, Any]
@@ -40,6 +41,10 @@ class TrainingRow:
     """The lines of the last answer, if each is right or wrong."""
     correct: Sequence[bool] = ()
     """Whether each step is right."""
+    words: Sequence[str] = ()
+    """The words of the text, if each has a tag."""
+    tags: Sequence[str] = ()
+    """Their tags."""
     number: int = 0
     """The row's number in its part of the dataset, counted from one."""
     part: str = "training"
@@ -142,6 +147,8 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow:  # n
         numbers=example.numbers,
         steps=example.steps,
         correct=example.correct,
+        words=example.words,
+        tags=example.tags,
         number=number,
         part=part,
     )
@@ -193,7 +200,7 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
     if not isinstance(row, dict) or not isinstance(row.get("text", ""), str):
         return "it has no list of turns called messages"
     if "text" in row:
-        return ""
+        return _find_word_problem(row)
     turns = row.get("messages")
     if not isinstance(turns, list):
         return "it has no list of turns called messages"
@@ -210,6 +217,18 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
         *(_find_turn_problem(turn, number) for number, turn in enumerate([*turns, *answers], 1)),
     ]
     return next(filter(None, problems), "")
+
+
+def _find_word_problem(row: Mapping[str, Any]) -> str:
+    words, tags = row.get("words", []), row.get("tags", [])
+    for listed in (words, tags):
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            return "its words or tags are not a list of texts"
+    try:
+        place_words(row["text"], words)
+    except ValueError:
+        return "its words are not those of its text"
+    return "" if len(words) == len(tags) else "it has not as many tags as words"
 
 
 def _find_step_problem(row: Mapping[str, Any]) -> str:

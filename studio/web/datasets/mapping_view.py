@@ -74,8 +74,10 @@ def _count_answers(mapping: Mapping, rows: Sequence[PreviewedRow]) -> AnswerFact
     for row in rows:
         if row.row is not None:
             counter.add(row.row)
-    # The first rows may have more labels than they can teach.
-    return None if mapping.shape == "classification" else counter.facts()
+    # The first rows may have more labels than they can teach, or no entity.
+    return (
+        None if mapping.shape == "classification" or mapping.kind == "tokens" else counter.facts()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

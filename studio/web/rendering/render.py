@@ -28,6 +28,7 @@ from markupsafe import Markup
 from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
+from studio.intake.row_formats.tagged_words import split_segments
 from studio.methods import DEFAULT_OBJECTIVE
 from studio.recipe.dotted_keys import flatten
 from studio.redaction import redact
@@ -172,6 +173,7 @@ def _environment() -> Environment:
     jinja.install_gettext_callables(locale.gettext, locale.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
     filters = formatting.FILTERS | {
         "hue": colours.run_hue,
+        "segments": split_segments,
         "dotted": flatten,
         "translated": translation.translate_value,
     }

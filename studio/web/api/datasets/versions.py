@@ -154,7 +154,7 @@ class TurnOut(Out):
 
 
 class RowOut(Out):
-    """A row as it is trained on: a conversation, a text, a preference, a rated answer or steps."""
+    """A row as it is trained on, of any kind."""
 
     number: int
     source: int | None = None
@@ -176,6 +176,10 @@ class RowOut(Out):
     """Of a solution with rated steps."""
     correct: list[bool] | None = None
     """Whether each step is right."""
+    words: list[str] | None = None
+    """The words of a text, if they have tags."""
+    tags: list[str] | None = None
+    """The tag of each word in BIO: O outside of entities, else B- or I- with a label."""
     tools: list[dict[str, Any]] | None = None
 
 

@@ -104,6 +104,32 @@ SHARED = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
             {"prompt": "prompt", "steps": "completions", "verdicts": "labels"},
         ),
         (
+            {"tokens": ["a", "b"], "ner_tags": [0, 1], "pos_tags": [3, 4]},
+            "words",
+            {"words": "tokens", "tags": "ner_tags"},
+        ),
+        (
+            {"words": "['a' 'b']", "labels": "['O' 'B-x']", "tags": "other"},
+            "words",
+            {"words": "words", "tags": "labels"},
+        ),
+        (
+            {"text": "a b", "label": [[0, 1, "x"]]},
+            "spans",
+            {"text": "text", "spans": "label"},
+        ),
+        (
+            {"text": "a b", "entities": [{"start": 0, "end": 1, "label": "x"}], "tokens": [{}]},
+            "spans",
+            {"text": "text", "spans": "entities"},
+        ),
+        (
+            {"text": "a b", "labels": ["x", "y"]},
+            "classification",
+            {"text": "text", "label": "labels"},
+        ),
+        ({"text": "a NN O\nb NN B-x"}, "lines", {"lines": "text"}),
+        (
             {"question": "a", "steps": ["b"], "ratings": [-1]},
             "steps",
             {"prompt": "question", "steps": "steps", "verdicts": "ratings"},

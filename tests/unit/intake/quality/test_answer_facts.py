@@ -10,6 +10,7 @@ from studio.intake.quality.answer_facts import (
     AnswerFacts,
     label_problem,
     number_problem,
+    tag_problem,
 )
 
 Row = dict[str, Any]
@@ -78,3 +79,22 @@ def test_numbers_far_from_all_others_are_found() -> None:
         counter.add(row("?", numbers={"a": float(i), "b": 1000.0 if i == 30 else i % 5}))
 
     assert counter.outliers() == {"b": [31]}
+
+
+@pytest.mark.parametrize(
+    ("tags", "problem"),
+    [
+        ([["O"], ["O", "O"]], "No word of these texts is marked"),
+        ([["B-x"], ["B-x"]], 'All words have the tag "B-x".'),
+        ([[f"B-{number}"] for number in range(2001)], "more than 1,000 different labels"),
+    ],
+)
+def test_tags_without_a_difference_are_refused(tags: list[list[str]], problem: str) -> None:
+    assert problem in tag_problem(facts(*({"text": "", "words": [], "tags": one} for one in tags)))
+
+
+def test_tags_are_counted() -> None:
+    found = facts({"text": "a b", "words": ["a", "b"], "tags": ["O", "B-x"]})
+
+    assert (found.rows, found.tags, found.labels) == (1, {"O": 1, "B-x": 1}, {})
+    assert tag_problem(found) == ""
