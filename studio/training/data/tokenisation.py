@@ -215,7 +215,13 @@ def cache_key(
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "length": max_length,
     }
-    contents = [(row.messages, row.tools, row.text, row.rejected, row.is_good) for row in rows]
+    contents = [
+        (
+            *(row.messages, row.tools, row.text, row.rejected, row.is_good),
+            *(row.steps, row.correct, row.words),
+        )
+        for row in rows
+    ]
     parts = (json.dumps(settings), tokenizer.backend_tokenizer.to_str(), json.dumps(contents))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -12,7 +12,7 @@ from studio.protocols.run_dir import JobSpec
 from studio.runner.execution import execute_run
 from studio.training.data import tokenisation
 from studio.training.data.chat_templates import ChatTemplate
-from studio.training.data.rows import TrainingRow
+from studio.training.data.rows import TrainingRow, to_training_row
 from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
@@ -91,6 +91,23 @@ def test_cache_key_depends_on_rows_length_tokenizer_and_function(
 
     assert len(set(keys)) == len(keys)
     assert cache_key(rows(), tiny.tokenizer(), LENGTH, KIND) == keys[0]
+
+
+def test_cache_key_depends_on_verdicts_and_words(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Rows with the same text may label other tokens of it."""
+    turn = {"role": "user", "content": "a"}
+    those = [
+        *(
+            {"messages": [turn], "steps": ["a b"], "correct": [verdict]}
+            for verdict in (True, False)
+        ),
+        *({"text": "a b", "words": words, "tags": ["O"]} for words in (["a"], ["a b"])),
+    ]
+    keys = [
+        cache_key([to_training_row(row, 1, "training")], tokenizer, LENGTH, KIND) for row in those
+    ]
+
+    assert len(set(keys)) == len(keys)
 
 
 def test_broken_cache_file_is_rebuilt(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
