@@ -2,7 +2,7 @@
 
 A good answer is the starter's own. A bad one is the answer to another question that begins with the
 same word: just as fluent, but wrong here. The label of a question is what it asks for, and its
-number is how long the answer is.
+number is how long the answer is. The entities of a question are the people, towns and dates in it.
 """
 
 import json
@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 from studio import starter
 
-SampleName = Literal["comparisons", "ratings", "labels", "numbers"]
+SampleName = Literal["comparisons", "ratings", "labels", "numbers", "entities"]
 SAMPLES: dict[SampleName, str] = {
     "comparisons": "For each question, an answer that is right and one that is wrong.",
     "ratings": "Questions with one answer each, rated good or bad.",
     "labels": "Questions with one label each: what they ask for.",
     "numbers": "Questions with one number each: how many words the answer has.",
+    "entities": "Questions in which people, towns and dates are marked.",
 }
 """What the rows of each sample are."""
 
@@ -96,11 +97,37 @@ def _numbers() -> Iterator[dict[str, Any]]:
         yield {"text": prompt, "number": len(answer.split())}
 
 
+_FORM = re.compile(r"name: (\w+)\nage: \d+\ntown: (\w+)")
+_NAME = re.compile(r"[A-Z][a-z]+")
+_DATE = r"(?P<date>\d+ [A-Z][a-z]+ \d{4})"
+
+
+def _entities() -> Iterator[dict[str, Any]]:
+    """Yield rows of a text and its entities: people and towns that some answer names, and dates."""
+    exchanges = list(_exchanges())
+    forms = [form for _prompt, answer in exchanges for form in _FORM.findall(answer)]
+    people = {name for name, _town in forms}
+    people |= {answer for _prompt, answer in exchanges if _NAME.fullmatch(answer)}
+    towns = {town for _name, town in forms}
+    named = [
+        rf"\b(?P<{label}>{'|'.join(sorted(names))})\b"
+        for label, names in (("person", people), ("town", towns))
+    ]
+    pattern = re.compile("|".join([*named, _DATE]))
+    for prompt, _answer in exchanges:
+        found = pattern.finditer(prompt)
+        entities = [
+            {"start": one.start(), "end": one.end(), "label": one.lastgroup} for one in found
+        ]
+        yield {"text": prompt, "entities": entities}
+
+
 _ROWS: dict[SampleName, Callable[[], Iterator[dict[str, Any]]]] = {
     "comparisons": _comparisons,
     "ratings": _ratings,
     "labels": _labels,
     "numbers": _numbers,
+    "entities": _entities,
 }
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from studio.intake.mapping import Mapping
+from studio.intake.row_formats.row_builder import build_row
 from studio.starter import samples
 from studio.starter.samples import SampleName
 
@@ -52,9 +54,15 @@ def _number(row: Row) -> Row:
     return {"messages": messages, "numbers": {"number": float(row["number"])}}
 
 
+def _entity(row: Row) -> Row:
+    mapping = Mapping(shape="spans", roles={"text": ["text"], "spans": ["entities"]})
+    return dict(build_row(mapping, row))
+
+
 _ROWS = {
     "comparisons": _comparison,
     "ratings": _rating,
     "labels": _label,
     "numbers": _number,
+    "entities": _entity,
 }

@@ -22,6 +22,7 @@ from studio.recipe.fields import FieldReference, Section, field_references, sect
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
 from studio.services.search import palette_search
+from studio.starter.samples import SAMPLES
 from studio.web.help import help_page
 from studio.web.i18n.locale import PHRASE_CALL
 from studio.web.i18n.translation import LIST_PATTERNS, SENTENCE_JOINS
@@ -49,7 +50,7 @@ EXCLUDED = (
     *("studio/services/openai", "studio/services/accounts/idempotency_keys.py"),
     *("studio/services/operations/backup", "studio/services/operations/restores.py"),
     *("studio/services/operations/home.py", "studio/services/storage/locks.py"),
-    *("studio/training/model_card.py", "studio/weights/encoder_layers.py"),
+    "studio/training/model_card.py",
 )
 """How the paths of those begin whose texts are for programs, terminals or downloaded files."""
 
@@ -119,6 +120,7 @@ def _declared_texts() -> Iterator[tuple[str, str]]:
     yield from _single_words()
     for mode in PRECISIONS.values():
         yield from (("studio/recipe/precision.py", one) for one in (mode.title, mode.summary))
+    yield from (("studio/starter/samples.py", about) for about in SAMPLES.values())
     for method in METHODS.values():
         yield f"studio/methods/{method.recipe.__module__.split('.')[2]}/__init__.py", method.summary
 

@@ -55,6 +55,16 @@ def test_numbers_are_lengths_of_answers(tmp_path: Path) -> None:
     assert found == {1, 3, 4, 5, 6, 7, 8, 9, 10}
 
 
+def test_people_towns_and_dates_are_marked(tmp_path: Path) -> None:
+    found = rows("entities", tmp_path)
+    marked = Counter(entity["label"] for row in found for entity in row["entities"])
+    words = {row["text"][one["start"] : one["end"]] for row in found for one in row["entities"]}
+
+    assert min(marked[label] for label in ("person", "town", "date")) >= 200
+    assert {"Laila", "Ghent", "11 March 1980"} <= words
+    assert sum(not row["entities"] for row in found) > 500
+
+
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -62,6 +72,7 @@ def test_numbers_are_lengths_of_answers(tmp_path: Path) -> None:
         ("ratings", "judged"),
         ("labels", "classification"),
         ("numbers", "regression"),
+        ("entities", "spans"),
     ],
 )
 def test_columns_are_detected(name: SampleName, shape: str, tmp_path: Path) -> None:
