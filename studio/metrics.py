@@ -66,7 +66,7 @@ def format_value(value: float, key: str, digits: int = 4) -> str:
     return f"{100 * value:.3g} %" if is_share(key) else with_minus(f"{value:.{digits}g}")
 
 
-SHARE_ENDINGS = ("_share", "accuracy", "_f1", "_calibration_error")
+SHARE_ENDINGS = ("_share", "accuracy", "_f1", "_precision", "_recall", "_calibration_error")
 """How the keys of metrics end whose values are parts of 1; `formatting.js` has the same list."""
 
 

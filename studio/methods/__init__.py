@@ -23,6 +23,7 @@ _NAMES = (
     "reward",
     "classify",
     "regress",
+    "tokens",
     "prm",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,

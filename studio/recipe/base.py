@@ -21,9 +21,9 @@ from studio.weights.trained_weights import TrainedPart
 
 VERSION: Literal[1] = 1
 
-Outputs = Literal["text", "rewrite", "score", "label", "number", "steps"]
+Outputs = Literal["text", "rewrite", "score", "label", "number", "steps", "entities"]
 """What a model gives: the next text of a conversation; or, for a text that it reads, another text,
-a score, a label, numbers, or which of its lines are right."""
+a score, a label, numbers, which of its lines are right, or which of its words are entities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

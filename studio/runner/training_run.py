@@ -360,6 +360,7 @@ def _collect_resolved(
         "validation_rows": len(job.validation.rows),
         "dropped_rows": job.train.dropped + job.validation.dropped,
         "truncated_rows": job.train.truncated + job.validation.truncated,
+        **trainer.facts,
         "train_tokens": job.train.tokens,
         "longest_example": job.train.longest,
         "longest_answer": job.train.longest_answer,

@@ -288,6 +288,7 @@ _MEASURED_NOTES = {
     "label": _SCORE_NOTES,
     "number": _SCORE_NOTES,
     "steps": _SCORE_NOTES,
+    "entities": _SCORE_NOTES,
 }
 _LOAD_TEXT_MODEL = {
     "model": """\
@@ -345,16 +346,18 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 {rows}model = PeftModel.from_pretrained(base, "path/to/this/folder")
 {read}""",
 }
+_LOAD_TOKEN_MODEL = {
+    kind: example.replace("SequenceClassification", "TokenClassification")
+    for kind, example in _LOAD_SCORE_MODEL.items()
+}
 _LOAD_EXAMPLES = {
     "text": _LOAD_TEXT_MODEL,
     "rewrite": _LOAD_REWRITING_MODEL,
     "score": _LOAD_SCORE_MODEL,
     "label": _LOAD_SCORE_MODEL,
     "number": _LOAD_SCORE_MODEL,
-    "steps": {
-        kind: example.replace("SequenceClassification", "TokenClassification")
-        for kind, example in _LOAD_SCORE_MODEL.items()
-    },
+    "steps": _LOAD_TOKEN_MODEL,
+    "entities": _LOAD_TOKEN_MODEL,
 }
 _READ_SCORE = """
 turns = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": "An answer"}]
@@ -396,12 +399,27 @@ for step in ["The first step", "The second step"]:
 scores = model(input_ids=torch.tensor([ids])).logits[0, ends].softmax(-1)
 likely_right = scores[:, model.config.label2id["right"]].tolist()
 """
+_READ_ENTITIES = r"""
+import re
+
+text = "A text"
+inputs = tokenizer(text, return_offsets_mapping=True, return_tensors="pt")
+offsets = inputs.pop("offset_mapping")[0].tolist()
+given = model(**inputs).logits[0].argmax(-1).tolist()
+tags = []
+for word in re.finditer(r"\w+|[^\w\s]", text):
+    own = [i for i, (start, end) in enumerate(offsets) if start < word.end() and end > word.start()]
+    # An encoder says what a word is at its first token, a causal model at its last.
+    token = own[0] if model.config.tagged_at == "first" else own[-1]
+    tags.append((word[0], model.config.id2label[given[token]]))
+"""
 _READ = {
     "rewrite": _READ_PROMPT,
     "score": _READ_SCORE,
     "label": _READ_LABEL,
     "number": _READ_NUMBER,
     "steps": _READ_STEPS,
+    "entities": _READ_ENTITIES,
 }
 _PIPELINES = {
     "text": "text-generation",
@@ -410,6 +428,7 @@ _PIPELINES = {
     "label": "text-classification",
     "number": "text-classification",
     "steps": "token-classification",
+    "entities": "token-classification",
 }
 
 

@@ -79,6 +79,9 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
     loss_is_scaled_for_ga = True
     collator_type: type[tokenisation.Collator] = tokenisation.Collator
 
+    facts: Mapping[str, int] = {}
+    """What a method says of its data, besides what all do."""
+
     def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         self.mode, self.pad_token_id = job.mode, job.tokenizer.pad_token_id
         # Adapter weights are initialised at random, and upstream sets the seed only after this.

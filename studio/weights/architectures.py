@@ -46,7 +46,7 @@ CAUSAL_METHOD_HINT = (
 )
 ENCODER_METHOD_HINT = (
     "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2, or the method "
-    "Classification or Regression."
+    "Classification, Regression or Token classification."
 )
 SCORING_HINT = (
     "Choose a causal language model, such as Llama, Qwen, Gemma 3 or GPT-2, or an encoder, such as "

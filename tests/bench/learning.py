@@ -45,6 +45,7 @@ LESSONS = (
     Lesson("reward", "comparisons", 0.58, 1e-3, 3e-4),
     Lesson("classify", "labels", 0.6, 1e-3, 3e-4),
     Lesson("regress", "numbers", 0.3, 1e-3, 3e-4),
+    Lesson("tokens", "entities", 0.9, 1e-3, 3e-4),
 )
 
 

@@ -26,7 +26,7 @@ function small(value) {
 
 /** Whether the values of a metric are parts of 1: `metrics.py` has the same endings. */
 export function isShare(name) {
-  return /(?:_share|accuracy|_f1|_calibration_error)$/.test(name);
+  return /(?:_share|accuracy|_f1|_precision|_recall|_calibration_error)$/.test(name);
 }
 
 /** Format a metric's value with the unit of its name, as the server does. */

@@ -13,7 +13,7 @@ from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
 
-SCORES = frozenset({"score", "label", "number", "steps"})
+SCORES = frozenset({"score", "label", "number", "steps", "entities"})
 """Outputs of models that have a small head instead of the layer that scores every token."""
 
 

@@ -56,6 +56,7 @@ FACT_GROUPS = {
         "validation_rows": "Validation rows",
         "dropped_rows": "Dropped rows",
         "truncated_rows": "Truncated rows",
+        "lost_entities": "Entities truncated, or inside a token",
         "longest_example": "Longest example, in tokens",
         "longest_answer": "Longest answer, in tokens",
     },

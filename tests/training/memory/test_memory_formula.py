@@ -176,6 +176,9 @@ def said(number: int, method: str) -> dict[str, Any]:
     if method == "prm":
         steps = [answer["content"], longer["content"]]
         return {"messages": [prompt], "steps": steps, "correct": [number % 2 == 0, True]}
+    if method == "tokens":
+        words = f"{prompt['content']} {longer['content']}".split()
+        return {"text": " ".join(words), "words": words, "tags": ["B-x", *["O"] * (len(words) - 1)]}
     return {"messages": [prompt], "chosen": [answer], "rejected": [longer]}
 
 
@@ -190,7 +193,7 @@ def said(number: int, method: str) -> dict[str, Any]:
     ],
     ids=["lora", "lora in float32", "full", "full in 16 bits", "checkpointed"],
 )
-@pytest.mark.parametrize("method", ["dpo", "reward", "classify", "regress", "prm"])
+@pytest.mark.parametrize("method", ["dpo", "reward", "classify", "regress", "prm", "tokens"])
 def test_formula_matches_dry_run_of_pairs_and_heads(
     llama: Path, tmp_path: Path, method: str, knobs: dict[str, Any]
 ) -> None:

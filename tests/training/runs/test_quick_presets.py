@@ -26,6 +26,7 @@ STEPS = 150
         ("kto", "ratings", 0.15),
         ("classify", "labels", 0.8),
         ("regress", "numbers", 0.4),
+        ("tokens", "entities", 0.9),
     ],
 )
 def test_quick_start_learns(
