@@ -77,9 +77,18 @@ class GenerationRequest(Message):
     """Whether the model reads the prompt and gives scores, instead of writing an answer."""
     places: list[int] = Field(default_factory=list)
     """The indices of the tokens whose scores are wanted, if each token has its own."""
+    gives_tags: bool = False
+    """Whether these scores are those of the tags of words."""
     is_turn: bool = True
     """Whether the output is a turn of a conversation, which has no leading space, rather than a
     continuation of text."""
+
+
+class WordTag(Message):
+    tag: str
+    """In BIO: O outside of entities, else B- or I- with a label."""
+    likely: float
+    """The probability of the tag."""
 
 
 class GenerationEnd(Message):
@@ -94,6 +103,8 @@ class GenerationEnd(Message):
     """The labels that a classifier gives."""
     steps: list[float] = Field(default_factory=list)
     """For each step of a solution, the probability that it is right."""
+    tags: list[WordTag] = Field(default_factory=list)
+    """For each word of a text, its tag."""
 
 
 class GenerationChunk(Message):

@@ -35,7 +35,7 @@ MAX_PREVIEW_CHARACTERS = 2000
 TemplateSource = Literal["model", "chatml", "plain", "none"]
 """Where turns get their format from. With `none`, they are a prompt and its answer as plain text,
 as encoder-decoder models read and write them."""
-RequestKind = Literal["tokens", "templates", "prompt", "reading", "steps"]
+RequestKind = Literal["tokens", "templates", "prompt", "reading", "steps", "words"]
 
 
 def packing_window(number: int) -> range:
@@ -85,6 +85,8 @@ class TokenizerRequest(Message):
     """The code of the answer's language."""
     with_bad: bool = True
     """Whether the model reads the worse answer of a pair, and answers that are rated bad."""
+    is_encoder: bool = False
+    """Whether the model reads in both directions."""
 
 
 class Token(Message):
@@ -188,14 +190,15 @@ class TemplatePreviews(Message):
 class PromptTokens(Message):
     """A tokenized prompt: turns rendered by the chat template, or plain text.
 
-    A `reading` ends where the row does, and is truncated as in training, and so are `steps`.
+    A `reading` ends where the row does, and is truncated as in training, and so are `steps` and
+    `words`.
     """
 
     ids: list[int]
     stops: list[int]
     """The token IDs that end an answer."""
     places: list[int] = []
-    """The indices of the tokens at which steps end."""
+    """The indices of the tokens at which steps end, or which say what the words are."""
     spoken: dict[str, int] = {}
     """What makes a model write the target language, by the names of `generate`."""
 

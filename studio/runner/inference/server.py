@@ -1,11 +1,13 @@
 """The server of the inference service: receives requests and streams answers."""
 
 import os
+import re
 import select
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from pydantic import ValidationError
@@ -20,6 +22,7 @@ from studio.protocols.inference_service import (
     GenerationEnd,
     GenerationRequest,
     InferenceStatus,
+    WordTag,
 )
 from studio.protocols.tokenizer_service import ServiceFailure
 from studio.recipe.base import BeamSearch
@@ -201,6 +204,33 @@ def check_steps(request: GenerationRequest, model: PreTrainedModel) -> Generatio
     )
 
 
+def tag_words(request: GenerationRequest, model: PreTrainedModel) -> GenerationEnd:
+    """Return the tag of each word of the text in the prompt, with its probability."""
+    inputs = torch.tensor([request.ids], device=model.device)
+    with torch.inference_mode(), record_compute_formats(model) as formats:
+        logits = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).logits[0]
+    likely, given = logits[request.places].float().softmax(dim=-1).max(dim=-1)
+    tags = [model.config.id2label[number] for number in given.tolist()]
+    for word, (before, place) in enumerate(pairwise(request.places), 1):
+        if before == place:  # One token holds both words.
+            tags[word] = re.sub("^B-", "I-", tags[word])
+    return GenerationEnd(
+        reason="stop",
+        tokens=len(request.ids),
+        computed_in=" and ".join(sorted(formats)),
+        tags=[
+            WordTag(tag=tag, likely=share) for tag, share in zip(tags, likely.tolist(), strict=True)
+        ],
+    )
+
+
+def _read(request: GenerationRequest, model: PreTrainedModel) -> GenerationEnd:
+    """Return what a model says of the prompt that it reads."""
+    if request.gives_tags:
+        return tag_words(request, model)
+    return check_steps(request, model) if request.places else give_scores(request, model)
+
+
 def token_budget(request: GenerationRequest, config: object) -> int:
     """Return how many tokens an answer may have.
 
@@ -327,7 +357,7 @@ def _respond(
     if request.gives_scores:
         # It needs no room for an answer, and was truncated as in training.
         send(GenerationChunk(started=True))
-        return check_steps(request, model) if request.places else give_scores(request, model)
+        return _read(request, model)
     budget = token_budget(request, model.config.get_text_config())
     send(GenerationChunk(started=True))
     return generate(

@@ -194,6 +194,9 @@ _HANDLERS: dict[
     "steps": lambda request, it, _sizes: TokenizerResponse(
         prompt=token_preview.tokenise_solution(request, it)
     ),
+    "words": lambda request, it, _sizes: TokenizerResponse(
+        prompt=token_preview.tokenise_tagged(request, it)
+    ),
 }
 
 

@@ -1,9 +1,10 @@
 """What a run's model makes of a text, if it rewrites or scores it instead of holding a chat."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from sqlmodel import Session
@@ -11,7 +12,8 @@ from sqlmodel import Session
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError, UnavailableError
-from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.intake.row_formats.tagged_words import OUTSIDE, find_entities, split_words
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest, WordTag
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import RequestKind, TokenizerRequest
 from studio.recipe.base import Outputs
@@ -22,7 +24,11 @@ from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS
 from studio.settings import Settings
 from studio.weights import encoders, model_facts
 
-_KINDS: Mapping[Outputs, RequestKind] = {"score": "reading", "steps": "steps"}
+_KINDS: Mapping[Outputs, RequestKind] = {
+    "score": "reading",
+    "steps": "steps",
+    "entities": "words",
+}
 """How the service reads what a method's models do not just continue."""
 
 
@@ -76,11 +82,12 @@ def build_request(
     reading = TokenizerRequest(
         kind=kind,
         model=model.folder,
-        row=split_steps(row) if kind == "steps" else dict(row),
+        row=_to_row(row, kind),
         max_length=length,
         source_language=languages.source if languages else "",
         target_language=languages.target if languages else "",
         chat_template="model" if run.recipe.has_chat_template and encoder is None else "none",
+        is_encoder=encoder is not None,
     )
     prompt = service_clients.render_prompt(settings, reading)
     prompt = prompt.model_copy(update={"ids": prompt.ids[:length]})
@@ -90,12 +97,66 @@ def build_request(
         stops=[],
         gives_scores=not run.recipe.writes_text,
         places=prompt.places,
+        gives_tags=kind == "words",
         most=length if run.recipe.writes_text else None,
         temperature=0.0,
         num_beams=run.recipe.search.num_beams,
         length_penalty=run.recipe.search.length_penalty,
     )
     return model.fill_in(options, f"run {run.id}", prompt)
+
+
+def _to_row(row: Mapping[str, Any], kind: RequestKind) -> dict[str, Any]:
+    """Return a conversation as the row that a method of this kind reads."""
+    if kind == "steps":
+        return split_steps(row)
+    return split_text(row) if kind == "words" else dict(row)
+
+
+def split_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a conversation as a text whose words have no tags yet.
+
+    Raises:
+        InvalidError: it has no words.
+
+    """
+    text = read_text(row["messages"])
+    words = [text[start:end] for start, end in split_words(text)]
+    if not words:
+        raise InvalidError("A text is required.", hint="Enter a text with some words.")
+    return {"text": text, "words": words, "tags": [OUTSIDE] * len(words)}
+
+
+def read_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text in which the entities of a conversation are found."""
+    return "\n".join(str(turn["content"]) for turn in messages)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEntity:
+    """An entity that a model found in a text."""
+
+    start: int
+    """The index of its first character."""
+    end: int
+    """The index after its last character."""
+    label: str
+    score: float
+    """The mean of the probabilities of its words' tags."""
+
+
+def list_entities(text: str, tags: Sequence[WordTag]) -> list[FoundEntity]:
+    """Return the entities that a model found in a text by the tags that it gave its words."""
+    places = split_words(text)
+    return [
+        FoundEntity(
+            places[start][0],
+            places[end - 1][1],
+            label,
+            mean(one.likely for one in tags[start:end]),
+        )
+        for start, end, label in find_entities([one.tag for one in tags])
+    ]
 
 
 def split_steps(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from studio.protocols.tokenizer_service import (
     TokenizerRequest,
     TokenPreview,
 )
-from studio.training.data import chat_templates, packing, prompt_answer, rated_steps
+from studio.training.data import chat_templates, packing, prompt_answer, rated_steps, tagged_words
 from studio.training.data.chat_templates import ChatTemplate, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
 from studio.training.data.rows import (
@@ -402,6 +402,26 @@ def tokenise_solution(
     ends = [place for place, label in enumerate(labels) if label != IGNORE_INDEX]
     size = request.max_length
     return PromptTokens(ids=ids[:size], stops=[], places=[end for end in ends if end < size])
+
+
+def tokenise_tagged(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+    """Return the tokens of a row with words, truncated as in training, and a token of each word.
+
+    A word without a token of its own has that of the word before it.
+
+    Raises:
+        InvalidError: it is no row that could be trained on.
+
+    """
+    row = _parse_row(request)
+    ids, numbers, _length = tagged_words.tokenise_words(
+        row.text or "", row.words, tokenizer, request.max_length
+    )
+    found = tagged_words.find_places(numbers, is_first=request.is_encoder)
+    places: list[int] = []
+    for number in range(max(found, default=-1) + 1):
+        places.append(found.get(number, places[-1] if places else min(found.values())))
+    return PromptTokens(ids=ids, stops=[], places=places)
 
 
 def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:

@@ -245,6 +245,7 @@ ROUTE_PERMISSIONS = {
     "/api/v1/runs/{run_id}/exports/{export_id}/model": "POST submit",
     "/api/v1/runs/{run_id}/exports/{export_id}/zip": "GET read",
     "/api/v1/runs/{run_id}/keep": "POST manage",
+    "/api/v1/runs/{run_id}/entities": "GET read",
     "/api/v1/runs/{run_id}/labels": "GET read",
     "/api/v1/runs/{run_id}/log": "GET read",
     "/api/v1/runs/{run_id}/manifest": "GET read",

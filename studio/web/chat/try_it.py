@@ -7,6 +7,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from studio.errors import StudioError
+from studio.intake.row_formats.tagged_words import mark_spans, split_words
 from studio.web.api.runs import predictions
 from studio.web.api.runs.predictions import PredictionIn, Turn
 from studio.web.rendering.render import block
@@ -24,11 +25,14 @@ async def try_it(request: Request, run_id: int, prompt: Text, answer: Answer = "
     turns = [Turn(role="user", content=prompt)]
     if answer:
         turns.append(Turn(role="assistant", content=answer))
+    asked = PredictionIn(messages=turns)
     try:
-        found = await predictions.ask(request, run_id, PredictionIn(messages=turns))
+        found = await predictions.ask(request, run_id, asked)
     except StudioError as error:
         return block(request, "runs/try_result.html", "result", error=error)
     steps = [line for line in answer.splitlines() if line.strip()]
+    entities = predictions.list_entities(asked, found)
+    spans = [(one.start, one.end, one.label) for one in entities]
     return block(
         request,
         "runs/try_result.html",
@@ -36,5 +40,8 @@ async def try_it(request: Request, run_id: int, prompt: Text, answer: Answer = "
         found=found,
         end=found.end,
         steps=steps,
+        entities=entities,
+        segments=mark_spans(prompt, spans),
+        is_cut=found.outputs == "entities" and len(found.end.tags) < len(split_words(prompt)),
         error=None,
     )

@@ -16,7 +16,13 @@ from studio.services.compare import compare
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.queue import overview
-from studio.services.results import improvements, label_results, number_results, run_verdict
+from studio.services.results import (
+    entity_results,
+    improvements,
+    label_results,
+    number_results,
+    run_verdict,
+)
 from studio.services.results.improvements import Improvement
 from studio.services.runs import attempts, failure_report, runs
 from studio.services.samples.sample_diff import AnswerScore
@@ -77,6 +83,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         answers=_load_answers(db, run_id),
         label_results=label_results.load(run, folder),
         number_report=number_results.load(run, folder),
+        entity_report=entity_results.load(run, folder),
         strip=hardware_page.strip_for_run(db, run),
         **_result_context(db, run),
         **_failure_context(db, run, folder),

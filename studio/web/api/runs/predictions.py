@@ -1,5 +1,6 @@
 """REST route for what a run's model makes of a text, if it does not hold conversations."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from annotated_types import Len
@@ -39,6 +40,20 @@ class PredictionIn(FieldDocs, BaseModel):
     lines; others need none."""
 
 
+class EntityOut(api.Out):
+    """An entity in the text."""
+
+    start: int
+    """The index of its first character in the text: the contents of the messages, with a line break
+    between them."""
+    end: int
+    """The index after its last character."""
+    label: str
+    score: float
+    """The mean of the probabilities that the model gives the tags of its words."""
+    text: str
+
+
 class PredictionOut(api.Out):
     scores: dict[str, float]
     """What the model gives: the probability of each label, each number in the units of the data, or
@@ -49,6 +64,9 @@ class PredictionOut(api.Out):
     steps: list[float]
     """For each line of the answer, the probability that it is right. Lines beyond the maximum
     length are not read."""
+    entities: list[EntityOut]
+    """The entities that the model finds in the text. Words beyond the maximum length are not read,
+    and belong to none."""
     answer: str
     """What the model writes, if it was trained to rewrite texts."""
     tokens: int
@@ -68,10 +86,20 @@ async def predict(request: Request, run_id: api.Id, asked: PredictionIn) -> Pred
         scores=found.end.scores,
         labels=found.end.labels,
         steps=found.end.steps,
+        entities=list_entities(asked, found),
         answer=found.answer,
         tokens=found.end.tokens,
         computed_in=found.end.computed_in,
     )
+
+
+def list_entities(asked: PredictionIn, found: Prediction) -> list[EntityOut]:
+    """Return the entities that a model found, if that is what it does."""
+    text = predictions.read_text(asked.model_dump()["messages"])
+    return [
+        EntityOut(**asdict(one), text=text[one.start : one.end])
+        for one in predictions.list_entities(text, found.end.tags)
+    ]
 
 
 async def ask(request: Request, run_id: int, asked: PredictionIn) -> Prediction:

@@ -23,6 +23,7 @@ from studio.db.states import TaskStatus
 from studio.db.tables import Sample
 from studio.db.tasks import Export
 from studio.errors import ConflictError
+from studio.protocols.entity_reports import EntityReport
 from studio.protocols.events import SampleStage
 from studio.protocols.label_reports import LabelReport
 from studio.protocols.number_reports import NumberReport
@@ -34,7 +35,7 @@ from studio.services.compare import compare
 from studio.services.exports import exports
 from studio.services.metrics import metrics
 from studio.services.queue import overview
-from studio.services.results import label_results, number_results
+from studio.services.results import entity_results, label_results, number_results
 from studio.services.runs import artifacts, runs
 from studio.services.samples import sample_ratings
 from studio.web.api import conventions as api
@@ -181,6 +182,22 @@ def labels(run_id: api.Id, db: DB, config: Config) -> LabelReport:
             hint="Only classification measures them, from its first validation on.",
         )
     return found.report
+
+
+@router.get("/{run_id}/entities")
+def entities(run_id: api.Id, db: DB, config: Config) -> EntityReport:
+    """Return how well a model finds the entities of each label.
+
+    Measured at the validation of the weights that the run has: its best ones, or the newest.
+    """
+    run = runs.get(db, run_id)
+    report = entity_results.load(run, RunDir(config.runs / str(run.id)))
+    if report is None:
+        raise ConflictError(
+            f"Run {run_id} has measured no entities.",
+            hint="Only token classification measures them, from its first validation on.",
+        )
+    return report
 
 
 @router.get("/{run_id}/numbers")
