@@ -58,6 +58,13 @@ def check_steps(page: Page) -> None:
     expect(steps.last).to_contain_text(re.compile(r"\d %"))
 
 
+def find_entities(page: Page) -> None:
+    page.get_by_label("Text", exact=True).fill("Ada Bell lives in Rome.")
+    page.get_by_role("button", name="Find entities").click()
+    expect(page.locator("#try-result .entities")).to_contain_text("Ada")
+    expect(page.locator("#try-result")).to_contain_text("tokens read")
+
+
 @dataclass(frozen=True)
 class Path:
     file: str
@@ -141,6 +148,21 @@ PATHS = {
         "Learn to check steps",
         "Validation F1 of wrong steps",
         check_steps,
+        offered_in="#dataset-facts",
+    ),
+    "tokens": Path(
+        "people.jsonl",
+        lines(
+            {
+                "tokens": [name, "lives", "in", town, "."],
+                "ner_tags": ["B-person", "O", "O", "B-town", "O"],
+            }
+            for name in ("Ada", "Bo", "Cy", "Di", "Ed", "Fay")
+            for town in ("Rome", "Oslo", "Bern", "Lyon", "York", "Bath")
+        ),
+        "Learn to find entities",
+        "Validation F1 of entities",
+        find_entities,
         offered_in="#dataset-facts",
     ),
     "reward": Path(
