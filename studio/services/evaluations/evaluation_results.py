@@ -67,7 +67,7 @@ class EvaluationResults:
     """The metric that decides."""
     verdict: str
     is_success: bool | None
-    """None if the models cannot be told apart."""
+    """None if there is no clear difference."""
     caution: str
     """What many looks mean, if several metrics were compared."""
     results: list[MetricResult]
