@@ -60,6 +60,9 @@ ENCODER_LAYERS: Mapping[str, LayerSpec] = {
 }
 """Encoders with verified layers."""
 
+UNVERIFIED_CHECKPOINTING = frozenset({"distilbert", "megatron-bert", "modernbert"})
+"""Encoders whose memory with activation checkpointing was measured to differ from the formula."""
+
 FUNCTIONAL_DROPOUT = frozenset({"eurobert", "gte", "modernbert", "nomic_bert"})
 """Encoders whose attention computes its dropout itself, without a module for it."""
 

@@ -36,12 +36,20 @@ def is_supported(recipe: AnyRecipe, facts: ModelFacts, *, on_gpu: bool) -> bool:
         return False
     match facts.kind:
         case "encoder":
-            is_known = facts.family in encoder_layers.ENCODER_LAYERS and recipe.outputs in SCORES
+            is_known = _is_known_encoder(recipe, facts) and recipe.outputs in SCORES
         case "encoder_decoder":
             is_known = _is_known_pair(facts, on_gpu=on_gpu) and recipe.outputs == "rewrite"
         case _:
             return facts.family in FAMILY_LAYERS
     return is_known and _is_plain(recipe)
+
+
+def _is_known_encoder(recipe: AnyRecipe, facts: ModelFacts) -> bool:
+    if recipe.optimisation.activation_checkpointing:
+        return facts.family in (
+            encoder_layers.ENCODER_LAYERS.keys() - encoder_layers.UNVERIFIED_CHECKPOINTING
+        )
+    return facts.family in encoder_layers.ENCODER_LAYERS
 
 
 def _is_known_pair(facts: ModelFacts, *, on_gpu: bool) -> bool:
