@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("tokens", sa.Integer(), nullable=False),
         sa.Column("nll", sa.Float(), nullable=True),
         sa.Column("nll_tokens", sa.Integer(), nullable=False),
+        sa.Column("overlap", sa.String(), nullable=False),
         sa.ForeignKeyConstraint(["answer_set_id"], ["answer_set.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("answer_set_id", "position"),

@@ -49,6 +49,8 @@ class Answer(SQLModel, table=True):
     nll: float | None = None
     """The loss of the reference in nats, summed; None if it was not measured or is not finite."""
     nll_tokens: int = 0
+    overlap: str = ""
+    """`exact` or `ngram` if the row occurs in the data that the model was trained on."""
 
 
 class Evaluation(SQLModel, table=True):

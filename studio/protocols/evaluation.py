@@ -40,6 +40,10 @@ class EvaluationJob(BaseModel):
     """Whether an answer can be compared with the one in its row."""
     max_length: int
     max_new_tokens: int
+    trained_on: Path | None = None
+    """The data that the model was trained on; None does not look for the rows in it."""
+    has_own_validation: bool = False
+    """Whether the model was trained on all of that data; if not, a share was held out."""
 
 
 class RowResult(BaseModel):
@@ -64,3 +68,5 @@ class RowResult(BaseModel):
     nll_tokens: int
     computed_in: str
     """As in `events.Sampled`."""
+    overlap: Literal["", "exact", "ngram"] = ""
+    """How the row occurs in the data that the model was trained on, if it does."""

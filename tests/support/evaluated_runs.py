@@ -26,28 +26,35 @@ def lay_out(db: Session, settings: Settings, run: Run) -> RunDir:
     return folder
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 -- what an evaluation is made of
     db: Session,
     settings: Settings,
     run_id: int,
     base: Sequence[str],
     tuned: Sequence[str],
     expected: Sequence[str],
+    *,
+    seen: int = 0,
 ) -> Evaluation:
-    """Evaluate a run whose models give these answers."""
+    """Evaluate a run whose models give these answers; the first `seen` rows were trained on."""
     evaluation = evaluations.create(db, settings, run_id, EvaluationRequest(rows=len(expected)))
     for set_id, answers, nll in (
         (evaluation.base_id, base, 4.0),
         (evaluation.tuned_id, tuned, 1.0),
     ):
-        finish(db, db.get_one(AnswerSet, set_id), answers, expected, nll)
+        finish(db, db.get_one(AnswerSet, set_id), answers, expected, nll, seen)
     return evaluation
 
 
 def finish(
-    db: Session, answers: AnswerSet, written: Sequence[str], expected: Sequence[str], nll: float
+    db: Session,
+    answers: AnswerSet,
+    written: Sequence[str],
+    expected: Sequence[str],
+    nll: float,
+    seen: int = 0,
 ) -> None:
-    """End the task that collects these answers."""
+    """End the task that collects these answers; the first `seen` rows were trained on."""
     task = tasks.latest(db, answer_sets.KIND, f"answers:{answers.id}")
     if answers.finished_at is not None or task is None:
         return
@@ -63,6 +70,7 @@ def finish(
             nll=nll + position / 100,
             nll_tokens=2,
             computed_in="float32",
+            overlap="exact" if position < seen else "",
         )
         for position, (answer, reference) in enumerate(zip(written, expected, strict=True))
     ]

@@ -13,6 +13,7 @@ from studio.runner.inference.model_cache import ModelCache
 from studio.training.data import chat_templates
 from studio.training.data.rows import TrainingRow, is_rated_bad, read_rows, split_rows
 from studio.training.evaluation.row_results import RowEvaluator
+from studio.training.evaluation.training_overlap import mark_overlaps
 from studio.training.models import heads
 
 
@@ -32,7 +33,9 @@ def evaluate(folder: TaskDir, params: dict[str, Any], report: ReportProgress) ->
                 file.write(result.model_dump_json() + "\n")
             file.flush()
             report("answering", len(results) / evaluator.count)
-    return {"rows": [results[place].model_dump(mode="json") for place in sorted(results)]}
+    report("looking for the rows in the training data", None)
+    marked = mark_overlaps(job, [results[place] for place in sorted(results)])
+    return {"rows": [result.model_dump(mode="json") for result in marked]}
 
 
 def choose_rows(job: EvaluationJob) -> list[TrainingRow]:

@@ -57,6 +57,8 @@ class RowPair:
     """How much better the run's model did: its score less that of the base model."""
     surprise: float
     """The loss of the reference in nats per token: how little the run's model expected it."""
+    overlap: str
+    """`exact` or `ngram` if the row occurs in the data that the run was trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,10 @@ class EvaluationResults:
     results: list[MetricResult]
     rows: list[RowPair]
     """In the order of the data."""
+    overlap: str
+    """How many rows occur in the training data, in a sentence; empty if none do."""
+    clean_verdict: str
+    """The verdict on the other rows; empty if there are none, or if no row occurs there."""
 
     def sort_rows(self, order: RowOrder) -> list[RowPair]:
         """Return the rows in an order; rows that compare equal stay in the order of the data."""
@@ -120,18 +126,31 @@ def compute(base: Sequence[Answer], tuned: Sequence[Answer]) -> EvaluationResult
         if (result := _compare(metric, first, second)) is not None
     ]
     decisive = next((result for result in results if result.metric.key == primary.key), None)
+    seen = {answer.position for answer in tuned if answer.overlap}
+    clean = [row for row in second if row.position not in seen]
     return EvaluationResults(
         primary=primary,
-        verdict=verdicts.verdict(primary, decisive.base, decisive.tuned, decisive.comparison)
-        if decisive
-        else "No row could be scored.",
+        verdict=_verdict(decisive),
         is_success=decisive.is_better if decisive else None,
         caution=verdicts.count_looks(len(results)),
+        overlap=_describe_overlap(len(seen), len(second)),
+        clean_verdict=_verdict(_compare(primary, first, clean)) if seen and clean else "",
         results=results,
-        rows=_pair_rows(
-            primary, {answer.position: answer.number for answer in tuned}, first, second
-        ),
+        rows=_pair_rows(primary, {answer.position: answer for answer in tuned}, first, second),
     )
+
+
+def _verdict(result: MetricResult | None) -> str:
+    if result is None:
+        return "No row could be scored."
+    return verdicts.verdict(result.metric, result.base, result.tuned, result.comparison)
+
+
+def _describe_overlap(seen: int, total: int) -> str:
+    if not seen:
+        return ""
+    rows = f"{seen:,} of {total:,} rows" if total > 1 else "The row"
+    return f"{rows} can also be found in the training data, in whole or in part."
 
 
 def _to_row(answer: Answer) -> AnsweredRow:
@@ -167,21 +186,23 @@ def _compare(
 
 def _pair_rows(
     metric: EvaluationMetric,
-    numbers: Mapping[int, int],
+    answers: Mapping[int, Answer],
     first: Sequence[AnsweredRow],
     second: Sequence[AnsweredRow],
 ) -> list[RowPair]:
     base_rows = {row.position: row for row in first}
     pairs = ((base_rows[row.position], row) for row in second if row.position in base_rows)
-    return [_pair(metric, numbers[tuned.position], base, tuned) for base, tuned in pairs]
+    return [_pair(metric, answers[tuned.position], base, tuned) for base, tuned in pairs]
 
 
-def _pair(metric: EvaluationMetric, number: int, base: AnsweredRow, tuned: AnsweredRow) -> RowPair:
+def _pair(
+    metric: EvaluationMetric, answer: Answer, base: AnsweredRow, tuned: AnsweredRow
+) -> RowPair:
     scores = [_score(metric, row) for row in (base, tuned)]
     sign = -1 if metric.better == "lower" else 1
     before, after = (None if score is None else sign * score for score in scores)
     return RowPair(
-        number=number,
+        number=answer.number,
         prompt=tuned.prompt,
         reference=tuned.reference,
         base=base,
@@ -191,6 +212,7 @@ def _pair(metric: EvaluationMetric, number: int, base: AnsweredRow, tuned: Answe
         quality=after,
         gain=0.0 if before is None or after is None else after - before,
         surprise=(tuned.nll or 0.0) / max(tuned.nll_tokens, 1),
+        overlap=answer.overlap,
     )
 
 

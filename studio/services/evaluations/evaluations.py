@@ -46,6 +46,8 @@ class _Rows:
     identity: dict[str, object]
     job: dict[str, object]
     """Fields of the job."""
+    trained_on: dict[str, object]
+    """Fields of the job of the model that was trained on other rows of the same run."""
 
 
 def create(db: Session, settings: Settings, run_id: int, request: EvaluationRequest) -> Evaluation:
@@ -61,9 +63,11 @@ def create(db: Session, settings: Settings, run_id: int, request: EvaluationRequ
     folder = RunDir(settings.runs / str(run_id))
     _require_writing_model(run, folder)
     spec = served_models.read_job_spec(run, folder)
-    rows = _held_out_rows(run, spec)
-    if request.dataset:
-        rows = _dataset_rows(db, settings, request.dataset)
+    rows = (
+        _dataset_rows(db, settings, request.dataset, spec)
+        if request.dataset
+        else _held_out_rows(run, spec)
+    )
     base = _answer_set(db, run, served_models.for_base(run, folder), "base", rows, request)
     tuned = _answer_set(db, run, served_models.for_result(run, folder), "tuned", rows, request)
     same = select(Evaluation).where(
@@ -152,10 +156,18 @@ def _held_out_rows(run: Run, spec: JobSpec) -> _Rows:
         title=f"{data.name}, version {data.version}",
         identity=identity,
         job={"train": spec.train, "validation": spec.validation},
+        trained_on=_trained_on(spec),
     )
 
 
-def _dataset_rows(db: Session, settings: Settings, name: str) -> _Rows:
+def _trained_on(spec: JobSpec) -> dict[str, object]:
+    """Return where the rows are that a run was trained on, if they are still there."""
+    if not spec.train.is_file():
+        return {}
+    return {"trained_on": spec.train, "has_own_validation": spec.validation is not None}
+
+
+def _dataset_rows(db: Session, settings: Settings, name: str, spec: JobSpec) -> _Rows:
     version = versions.require(db, name)
     if version.kind not in READABLE:
         raise InvalidError(
@@ -169,6 +181,7 @@ def _dataset_rows(db: Session, settings: Settings, name: str) -> _Rows:
         title=f"{title}, version {version.number}",
         identity={"sha256": version.sha256, "part": "train"},
         job={"train": train, "validation": None, "is_whole": True},
+        trained_on=_trained_on(spec),
     )
 
 
@@ -192,6 +205,7 @@ def _answer_set(
             "has_expected": recipe.has_expected_answers,
             "max_length": recipe.data.max_length,
             "max_new_tokens": request.max_new_tokens,
+            **(rows.trained_on if side == "tuned" else {}),
             **rows.job,
         }
     )

@@ -143,6 +143,20 @@ def test_second_attempt_continues_after_the_last_complete_line(run: RunDir, tmp_
     ]
 
 
+def test_rows_in_the_training_data_are_found(run: RunDir, tmp_path: Path) -> None:
+    """Rows of the same file are found but for those that were held out, wherever they are."""
+    train, seed = run.root / "train.jsonl", tiny.recipe().optimisation.seed
+    asked = job(run, seed=seed, is_whole=True, trained_on=train)
+    held_out = {row.number for row in choose_rows(job(run, seed=seed))}
+
+    told = answer(tmp_path, asked)
+
+    assert {row["number"] for row in told if row["overlap"] != "exact"} == held_out
+    whole = asked.model_copy(update={"has_own_validation": True})
+    (tmp_path / "again").mkdir()
+    assert {row["overlap"] for row in answer(tmp_path / "again", whole)} == {"exact"}
+
+
 def test_fewer_rows_are_chosen_always_the_same(run: RunDir) -> None:
     asked = job(run, rows=3, is_whole=True)
     first = [row.number for row in choose_rows(asked)]

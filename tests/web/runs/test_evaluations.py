@@ -106,6 +106,25 @@ def test_rows_are_sorted(client: TestClient, engine: Engine, settings: Settings,
     assert client.get(f"{API}/{number}/rows?sort=colour").status_code == 422
 
 
+def test_rows_from_the_training_data_are_told_apart(
+    client: TestClient, engine: Engine, settings: Settings, run: int
+) -> None:
+    """Most right answers are to rows that were trained on: the others show no difference."""
+    tuned = [*EXPECTED[:12], *WRONG[12:]]
+    with unit_of_work(engine) as db:
+        evaluated_runs.evaluate(db, settings, run, WRONG, tuned, EXPECTED, seen=12)
+    page = parse_page(client.get(f"/runs/{run}/evaluation?sort=row").text)
+    (told,) = client.get(API).json()["data"]
+    rows = client.get(f"{API}/{told['id']}/rows").json()["data"]
+
+    assert told["verdict"].startswith("Better: 0 % → 60 %")
+    assert told["overlap"].startswith("12 of 20 rows can also be found in the training data")
+    assert told["clean_verdict"].startswith("No clear difference on 8 rows: 0 % and 0 %")
+    assert told["clean_verdict"] in page.one("p", class_="problem").text
+    assert [row["overlap"] for row in rows[11:13]] == ["exact", ""]
+    assert page.text.count("in the training data") == 1 + 12
+
+
 def test_verdict_of_few_rows_claims_nothing(
     client: TestClient, engine: Engine, settings: Settings, run: int
 ) -> None:

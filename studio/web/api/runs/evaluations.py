@@ -107,6 +107,10 @@ class EvaluationOut(api.Out):
     tuned: AnsweringOut
     verdict: str
     """In one sentence; empty until both models have answered."""
+    overlap: str
+    """How many rows can also be found in the training data; empty if none."""
+    clean_verdict: str
+    """The verdict on the rows that are not in the training data; empty if all are, or none."""
     metrics: list[MetricResultOut]
     created_at: datetime
 
@@ -128,6 +132,8 @@ class RowOut(api.Out):
     """The row's number in its part of the dataset, from 1."""
     prompt: str
     reference: str
+    overlap: Literal["", "exact", "ngram"]
+    """How the row occurs in the training data of the run, if it does."""
     base: AnswerOut
     tuned: AnswerOut
 
@@ -199,6 +205,8 @@ def _evaluation_out(db: Session, evaluation: Evaluation) -> EvaluationOut:
         base=base,
         tuned=tuned,
         verdict=results.verdict if results else "",
+        overlap=results.overlap if results else "",
+        clean_verdict=results.clean_verdict if results else "",
         metrics=[_metric_out(results, one) for one in results.results] if results else [],
         created_at=evaluation.created_at,
     )
@@ -234,6 +242,7 @@ def _row_out(row: RowPair) -> RowOut:
         number=row.number,
         prompt=row.prompt,
         reference=row.reference,
+        overlap=row.overlap,
         base=_answer_out(row.base, row.base_score),
         tuned=_answer_out(row.tuned, row.tuned_score),
     )
