@@ -12,7 +12,7 @@ from studio.evaluation import metrics, statistics, verdicts
 from studio.evaluation.metrics import EvaluationMetric
 from studio.evaluation.rows import AnsweredRow
 from studio.evaluation.statistics import Comparison, Figure
-from studio.services.evaluations import answer_sets
+from studio.services.evaluations import answer_sets, evaluations
 
 RowOrder = Literal["worst", "gained", "lost", "surprise", "row"]
 
@@ -109,6 +109,14 @@ def load(db: Session, evaluation: Evaluation) -> EvaluationResults | None:
         while len(_CACHE) > _MAX_CACHED:
             _CACHE.pop(next(iter(_CACHE)), None)
     return _CACHE[key]
+
+
+def load_newest(db: Session, run_id: int) -> EvaluationResults | None:
+    """Return what the newest finished evaluation of a run found on rows that it held out."""
+    for evaluation in evaluations.list_for_run(db, run_id):
+        if evaluation.is_held_out and (results := load(db, evaluation)):
+            return results
+    return None
 
 
 _CACHE: dict[str, EvaluationResults] = {}

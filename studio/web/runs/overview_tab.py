@@ -14,6 +14,7 @@ from studio.protocols.run_dir import RunDir
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare import compare
 from studio.services.estimates import run_progress
+from studio.services.evaluations import evaluation_results
 from studio.services.metrics import metrics
 from studio.services.queue import overview
 from studio.services.results import (
@@ -134,7 +135,11 @@ def _result_context(db: Session, run: Run) -> dict[str, Any]:
         return {"verdict": None}
     verdict = run_verdict.load_verdict(db, run)
     found = improvements.list_improvements(db, run, verdict)
-    return {"verdict": verdict, "improvements": [(one, _address(run, one)) for one in found]}
+    return {
+        "verdict": verdict,
+        "improvements": [(one, _address(run, one)) for one in found],
+        "evaluation": evaluation_results.load_newest(db, run.id or 0),
+    }
 
 
 def _address(run: Run, improvement: Improvement) -> str:

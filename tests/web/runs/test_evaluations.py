@@ -90,6 +90,17 @@ def test_verdict_metrics_and_rows_are_shown(
     assert "cut off" in page.all("table")[1].all("tr")[2].text
 
 
+def test_overview_offers_an_evaluation_then_shows_its_verdict(
+    client: TestClient, engine: Engine, settings: Settings, run: int
+) -> None:
+    before = parse_page(client.get(f"/runs/{run}").text).one("section", class_="result")
+    evaluated(engine, settings, run, MOSTLY)
+    after = parse_page(client.get(f"/runs/{run}").text).one("section", class_="result")
+
+    assert "Evaluate it to compare it with the base model on more rows." in before.text
+    assert "Evaluation: Better: 0 % → 90 %" in after.text
+
+
 def test_rows_are_sorted(client: TestClient, engine: Engine, settings: Settings, run: int) -> None:
     number = evaluated(engine, settings, run, MOSTLY)
 
