@@ -36,15 +36,15 @@ def test_findings_are_listed_with_count_and_rows(client: TestClient) -> None:
 
     told = [one.text for one in page.all("li", class_="finding")]
     assert [one.split(" Show rows")[0] for one in told] == [
-        "Duplicate rows. 2 rows: 22, 23",
-        "Rows contain control characters or invisible characters. 1 row: 21",
+        "Duplicate rows. 2 rows (rows 22, 23)",
+        "Rows contain control characters or invisible characters. 1 row (row 21)",
     ]
 
 
 @pytest.mark.parametrize(
     ("language", "said"),
     [
-        ("en", "Some rows seem to be in French; the others are in English. 1 row: 25"),
+        ("en", "Some rows seem to be in French; the others are in English. 1 row (row 25)"),
         ("zh-Hans", "有些行看起来是法语"),
     ],
 )
