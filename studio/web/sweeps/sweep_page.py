@@ -191,7 +191,7 @@ def _field_label(section: str, control: Input) -> str:
 def metric_choices(recipe: AnyRecipe) -> list[tuple[str, str]]:
     goals = {"higher": "higher is better", "lower": "lower is better"}
     return [
-        (name, f"{formatting.metric_title(name)}, {gettext(goals[direction(name)])}")
+        (name, formatting.metric_title(name) + gettext(", ") + gettext(goals[direction(name)]))
         for name in _metric_names(recipe)
     ]
 
@@ -283,6 +283,10 @@ def newest(request: Request, db: DB) -> Response:
 
 @router.get("/new")
 def new(request: Request, db: DB, source: Source = "", experiment: int | None = None) -> Response:
+    """Show the form, or without a recipe to start from, the experiments to choose from."""
+    if not source and experiment is None:
+        listed = experiments.newest(db, limit=MAX_LISTED)
+        return page(request, "sweeps/choose.html", experiments=listed)
     return _form(request, db, SweepDraft(source=source or f"experiment:{experiment}"))
 
 

@@ -142,7 +142,18 @@ def test_adapter_kinds_are_swept_with_own_settings(client: TestClient) -> None:
     assert (planned["count"], planned["space"]["adapter.kind"]["values"]) == (3, ["lora", "full"])
 
 
-@pytest.mark.parametrize("source", ["", "moon:1", "run:9", "experiment:x"])
+def test_new_sweep_without_source_offers_experiments(client: TestClient, engine: Engine) -> None:
+    link = parse_page(client.get("/sweeps").text).one("a", href="/sweeps/new")
+    page = parse_page(client.get(link.attributes["href"]).text)
+
+    assert page.one("a", href="/sweeps/new?from=experiment:1").text == "tone"
+    with unit_of_work(engine) as db:
+        experiments.delete(db, 1)
+    assert "No experiments yet" in client.get("/sweeps/new").text
+    assert "New sweep" not in client.get("/sweeps").text
+
+
+@pytest.mark.parametrize("source", ["moon:1", "run:9", "experiment:x"])
 def test_unknown_source_returns_404(client: TestClient, source: str) -> None:
     assert client.get(f"/sweeps/new?from={source}").status_code == 404
 
