@@ -175,7 +175,7 @@ class Precision:
     """The optional package it needs, if any."""
     extra: str = ""
     """The extra of `mantissa-studio` that installs the package."""
-    needs: str = "any"
+    needs: str = "any hardware"
     """The hardware it is meant for, for display."""
     detected: str = "nothing to detect"
     """How the studio detects support, for display."""

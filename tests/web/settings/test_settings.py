@@ -46,7 +46,7 @@ def test_each_precision_shows_its_support(client: TestClient) -> None:
         for refused in (mode.unsupported_reason(detect()),)
     ]
 
-    rows = [(row.one("th").text, row.all("td")[1].text) for row in precisions(client)]
+    rows = [(row.one("th").text, row.all("td")[0].text) for row in precisions(client)]
     assert rows == expected
 
 
