@@ -41,6 +41,9 @@ FactsLookup = Callable[[str], ModelFacts | None]
 HOST_OVERHEAD_BYTES, GPU_OVERHEAD_BYTES = 400_000_000, 500_000_000
 """Bytes that are not counted as the run's: the training packages on a host, the driver on a GPU."""
 
+MIN_COMPARED_BYTES, MIN_COMPARED_SECONDS = 500_000_000, 60
+"""Relative errors of smaller runs are not in medians: noise and fixed costs outweigh them."""
+
 _MIN_RUNS = 3
 """Runs needed before their median error is used."""
 _MIN_FACTOR, _MAX_FACTOR = 0.5, 2.0
@@ -113,6 +116,8 @@ class MedianError:
 
     memory: float | None
     seconds: float | None
+    excludes_some: bool
+    """Whether some errors do not count because their runs were too small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,8 @@ class EstimateError:
     memory: float | None
     """The relative error of the estimate; positive if it was too high."""
     seconds: float | None
+    measured_bytes: float | None = None
+    measured_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +309,17 @@ def estimate_record(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
 def measure_error(run: Run) -> EstimateError:
     """Compare a finished run's estimates with its measurements."""
     measured_seconds = run_progress.measure(run).total_seconds if not run.resumed_step else None
+    measured_bytes = memory.measured_peak(run)
     estimated_bytes = run.estimate.get("memory", {}).get("total")
     estimated_seconds = run.estimate.get("timing", {}).get("seconds")
     return EstimateError(
         run=run,
-        memory=_relative_error(estimated_bytes, memory.measured_peak(run)),
+        memory=_relative_error(estimated_bytes, measured_bytes),
         seconds=_relative_error(estimated_seconds, measured_seconds)
         if run.step == run.total_steps
         else None,
+        measured_bytes=measured_bytes,
+        measured_seconds=measured_seconds,
     )
 
 
@@ -323,12 +333,23 @@ def list_errors(db: Session, model: str | None = None) -> list[EstimateError]:
 
 
 def median_error(errors: Sequence[EstimateError]) -> MedianError:
-    """Return the median absolute errors."""
-    memory_off = [abs(error.memory) for error in errors if error.memory is not None]
-    seconds_off = [abs(error.seconds) for error in errors if error.seconds is not None]
+    """Return the median absolute errors, without runs that are too small to compare."""
+    memory_off = [
+        abs(error.memory)
+        for error in errors
+        if error.memory is not None and (error.measured_bytes or 0) >= MIN_COMPARED_BYTES
+    ]
+    seconds_off = [
+        abs(error.seconds)
+        for error in errors
+        if error.seconds is not None and (error.measured_seconds or 0) >= MIN_COMPARED_SECONDS
+    ]
+    compared = len(memory_off) + len(seconds_off)
     return MedianError(
         memory=statistics.median(memory_off) if memory_off else None,
         seconds=statistics.median(seconds_off) if seconds_off else None,
+        excludes_some=compared
+        < sum((error.memory is not None) + (error.seconds is not None) for error in errors),
     )
 
 

@@ -351,13 +351,14 @@ def test_estimate_accuracy_is_shown_on_model_list_and_page(
 ) -> None:
     other = bring(client, folder(tmp_path))
     with unit_of_work(engine) as db:
-        for name, peak in (("near", 98.0), ("far", 60.0)):
+        for name, peak in (("near", 980e6), ("far", 600e6), ("tiny", 1e6)):
             run = make_finished_run(db, name)
-            run.estimate = {"memory": {"total": 100}}
+            run.estimate = {"memory": {"total": 1000e6}}
             run.resolved = {"peak_memory": "resident"}
             run.metrics = run.metrics | {"peak_memory_bytes": peak}
     pages = [client.get(f"/models{which}").text for which in ("", "/1", f"/{other}")]
 
     assert ["Median memory error: 34" in page for page in pages] == [True, True, False]
+    assert ["memory under 500 MB" in page for page in pages] == [True, True, False]
     assert "Estimate accuracy" not in pages[2]
     assert "Estimate accuracy" not in client.get("/settings").text
