@@ -9,6 +9,7 @@ from babel.messages.catalog import Message
 from tests.tools import message_catalogue, untranslated_text
 
 HOLES = re.compile(r"%\((\w+)\)s|\{(\w+)(?::\w+)?\}")
+SPACE_AFTER_WIDE = re.compile(r"[\u3002\uff0c\uff1a\uff01\uff1f\uff1b]\s")
 WANTED = {message.id for message in message_catalogue.extract_messages() if message.id}
 
 
@@ -42,6 +43,13 @@ def test_translations_keep_placeholders_of_source(kept: dict[object, Message]) -
     ]
 
     assert wrong == []
+
+
+def test_no_space_follows_wide_punctuation(kept: dict[object, Message]) -> None:
+    """Wide punctuation has room in itself; a line break is shown as a space."""
+    assert [
+        one.id for one in kept.values() if any(map(SPACE_AFTER_WIDE.search, _texts(one.string)))
+    ] == []
 
 
 @pytest.mark.parametrize("path", message_catalogue.TEMPLATES, ids=lambda path: path.name)

@@ -439,11 +439,11 @@ def _reading_lines(
     reading: Reading, lines: Sequence[ChartLine], options: ChartOptions
 ) -> Iterator[str]:
     place = formatting.axis_value(reading.place, options.x_axis)
-    yield f"{formatting.axis_title(options.x_axis)}: {place}"
+    yield f"{formatting.axis_title(options.x_axis)}{gettext(': ')}{place}"
     for line, value in zip(lines, reading.values, strict=True):
         if value is not None:
             shown = formatting.metric_value(value, options.y_metric)
-            yield f"{_cut(line.label, MAX_LABEL)}: {shown}"
+            yield f"{_cut(line.label, MAX_LABEL)}{gettext(': ')}{shown}"
 
 
 def _linear_ticks(low: float, high: float, target: int) -> list[float]:

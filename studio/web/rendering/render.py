@@ -37,7 +37,13 @@ from studio.services.workers import workers
 from studio.services.workers.workers import WorkerExit
 from studio.web.auth import template_permissions
 from studio.web.i18n import formatting, locale, translation
-from studio.web.rendering import colours, live_figures, navigation, static_files
+from studio.web.rendering import (
+    colours,
+    live_figures,
+    navigation,
+    static_files,
+    wide_punctuation,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,7 @@ VARY_HEADERS = {"Vary": "HX-Request, Accept-Language, Cookie"}
 
 def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- any template variable
     html = _environment().get_template(template).render(request=request, **context)
+    html = wide_punctuation.remove_spaces(html)
     return HTMLResponse(html, status, headers=VARY_HEADERS)
 
 
@@ -99,6 +106,7 @@ def block(
     **context: Any,  # noqa: ANN401 -- any template variable
 ) -> HTMLResponse:
     html = render_block(_environment(), template, name, request=request, **context)
+    html = wide_punctuation.remove_spaces(html)
     return HTMLResponse(html, status, headers=VARY_HEADERS)
 
 
@@ -118,7 +126,8 @@ def redirect(request: Request, url: str) -> Response:
 
 def render_document(template: str, /, **context: Any) -> str:  # noqa: ANN401 -- see `page`
     """Render a file that leaves the studio: secrets in its values are redacted."""
-    return _document_environment().get_template(template).render(**context)
+    text = _document_environment().get_template(template).render(**context)
+    return wide_punctuation.remove_spaces(text)
 
 
 def plain_file_name(text: str) -> str:
@@ -164,6 +173,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(resources.templates_dir()),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=wide_punctuation.mark_end,
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.i18n"],
@@ -214,8 +224,10 @@ def _document_environment() -> Environment:
 
 def _redact(value: object) -> object:
     if isinstance(value, Markup):
-        return Markup(redact(str(value)))  # noqa: S704 -- it was safe, and a mask is  # nosec B704
-    return redact(value) if isinstance(value, str) else value
+        value = Markup(redact(str(value)))  # noqa: S704 -- it was safe, and a mask is  # nosec B704
+    elif isinstance(value, str):
+        value = redact(value)
+    return wide_punctuation.mark_end(value)
 
 
 @lru_cache(maxsize=256)
