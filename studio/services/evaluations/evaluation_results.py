@@ -126,7 +126,7 @@ _MAX_CACHED = 16
 
 def compute(base: Sequence[Answer], tuned: Sequence[Answer]) -> EvaluationResults:
     """Compare the answers of two models to the same rows."""
-    first, second = [[_to_row(answer) for answer in answers] for answers in (base, tuned)]
+    first, second = [[to_row(answer) for answer in answers] for answers in (base, tuned)]
     primary = metrics.primary(second)
     results = [
         result
@@ -161,7 +161,8 @@ def _describe_overlap(seen: int, total: int) -> str:
     return f"{rows} can also be found in the training data, in whole or in part."
 
 
-def _to_row(answer: Answer) -> AnsweredRow:
+def to_row(answer: Answer) -> AnsweredRow:
+    """Return an answer as metrics read it."""
     return AnsweredRow(
         position=answer.position,
         prompt=answer.prompt,

@@ -16,6 +16,7 @@ from studio.services.compare import compare, comparisons, seed_noise, verdict
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import IGNORED_KEYS, Comparison, SettingDifference
 from studio.services.estimates import run_progress
+from studio.services.evaluations import evaluation_matrix
 from studio.services.metrics import metrics
 from studio.services.runs import runs
 from studio.services.samples import sample_ratings
@@ -88,6 +89,7 @@ def show(request: Request, db: DB, view: QueryParams) -> Response:
         directed={name for name in comparison.metrics if direction(name)},
         related=json.dumps(build_axes(comparison)),
         verdict=verdict.judge(db, comparison),
+        evaluation=evaluation_matrix.load(db, comparison.runs, comparison.base),
         **_chart_context(db, comparison, view),
         **_settings_context(comparison, view),
         **_samples_context(db, comparison, view),
