@@ -135,14 +135,14 @@ def compute(base: Sequence[Answer], tuned: Sequence[Answer]) -> EvaluationResult
     ]
     decisive = next((result for result in results if result.metric.key == primary.key), None)
     seen = {answer.position for answer in tuned if answer.overlap}
-    clean = [row for row in second if row.position not in seen]
+    clean = [[row for row in side if row.position not in seen] for side in (first, second)]
     return EvaluationResults(
         primary=primary,
         verdict=_verdict(decisive),
         is_success=decisive.is_better if decisive else None,
         caution=verdicts.count_looks(len(results)),
         overlap=_describe_overlap(len(seen), len(second)),
-        clean_verdict=_verdict(_compare(primary, first, clean)) if seen and clean else "",
+        clean_verdict=_verdict(_compare(primary, *clean)) if seen and all(clean) else "",
         results=results,
         rows=_pair_rows(primary, {answer.position: answer for answer in tuned}, first, second),
     )
