@@ -21,6 +21,9 @@ _ROWS_READ = 12
 _MAX_CHARS = 20_000
 """Longer rows are not suggested: they would fill the page."""
 
+MAX_LINKED_CHARS = 4000
+"""The longest message that the address of a chat may carry."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestedPrompt:

@@ -17,8 +17,19 @@ Step = Annotated[str, Query(max_length=12, pattern=r"^\d*$")]
 """The step of a checkpoint; empty for the newest model."""
 
 
+Prompt = Annotated[str, Query(max_length=suggested_prompts.MAX_LINKED_CHARS)]
+"""The text of the first message before it is sent."""
+
+
 @router.get("")
-def show(request: Request, run_id: int, db: DB, config: Config, checkpoint: Step = "") -> Response:
+def show(
+    request: Request,
+    run_id: int,
+    db: DB,
+    config: Config,
+    checkpoint: Step = "",
+    prompt: Prompt = "",
+) -> Response:
     run = runs.get(db, run_id)
     folder = RunDir(config.runs / str(run_id))
     trained = chat_models.list_models(run, folder)
@@ -31,6 +42,7 @@ def show(request: Request, run_id: int, db: DB, config: Config, checkpoint: Step
         "chat/show.html",
         **context,
         missing=None,
+        draft=prompt,
         step=trained.choose_step(int(checkpoint) if checkpoint else None),
         is_text=suggested_prompts.trains_on_text(db, run),
         prompts=suggested_prompts.list_prompts(db, run, config.datasets),

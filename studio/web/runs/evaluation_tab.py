@@ -9,6 +9,7 @@ from sqlmodel import Session
 
 from studio.db.evaluations import AnswerSet, Evaluation
 from studio.db.tables import Run
+from studio.services.chat import suggested_prompts
 from studio.services.datasets import datasets
 from studio.services.evaluations import evaluation_results, evaluations
 from studio.services.evaluations.evaluation_results import ORDERS, RowOrder, RowPair
@@ -108,6 +109,7 @@ def _chosen_context(
         "rows": [(row, _diff(row)) for row in rows[:shown]],
         "more": min(len(rows) - shown, SHOWN_ROWS) if len(rows) > shown else 0,
         "shown": shown,
+        "max_prompt": suggested_prompts.MAX_LINKED_CHARS,
     }
 
 

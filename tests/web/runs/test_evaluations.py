@@ -87,6 +87,12 @@ def test_verdict_metrics_and_rows_are_shown(
     assert "90 %" in metrics["Exact match decides"]
     assert "better" in metrics["Exact match decides"]
     assert "Question 18?" in first.text  # the first of the two wrong rows
+    again = first.one("a")
+    asked = parse_page(client.get(again.attributes["href"]).text)
+    assert (again.text, asked.one("textarea", id="chat-prompt").text) == (
+        "Ask again",
+        "Question 18?",
+    )
     assert "cut off" in page.all("table")[1].all("tr")[2].text
 
 
