@@ -60,7 +60,9 @@ ENCODER_LAYERS: Mapping[str, LayerSpec] = {
 }
 """Encoders with verified layers."""
 
-UNVERIFIED_CHECKPOINTING = frozenset({"distilbert", "megatron-bert", "modernbert"})
+UNVERIFIED_CHECKPOINTING = frozenset(
+    {"distilbert", "megatron-bert", "modernbert", "rembert", "roformer"}
+)
 """Encoders whose memory with activation checkpointing was measured to differ from the formula."""
 
 FUNCTIONAL_DROPOUT = frozenset({"eurobert", "gte", "modernbert", "nomic_bert"})

@@ -21,7 +21,7 @@ from studio.db.owners import Actor, acting_as
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.db.summaries import SavedComparison, SavedView
-from studio.db.tables import DatasetVersion, Model, Study, Sweep, Worker
+from studio.db.tables import DatasetVersion, Model, Run, Study, Sweep, Worker
 from studio.db.tasks import Export, LoadedModel, Task
 from studio.protocols.events import Event, Failed, Finished, Sampled
 from studio.protocols.run_dir import RunDir
@@ -37,6 +37,7 @@ from studio.web.auth.route_table import RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from tests.fakes.exporter import MEASURED
+from tests.support import evaluated_runs
 from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
 from tests.support.page_reader import Node, parse_page
 from tests.support.visitors import Visitors, make_visitors
@@ -51,6 +52,7 @@ Offers = dict[str, dict[Offer, str]]
 LOOKED_AT = (
     *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
     *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7, 8))),
+    *("/runs/5/evaluation", "/runs/5/parts/evaluation"),
     *("/runs/4/answers", "/runs/5/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
     *("/runs/4/words", "/new", "/experiments/1", "/experiments/9"),
     *("/sweeps", "/sweeps/1", "/sweeps/2", "/sweeps/new?from=run:4"),
@@ -129,6 +131,8 @@ def _export(db: Session, settings: Settings) -> None:
     task = exports.create(db, 5, "bfloat16", None, settings.runs)
     tasks.start_work(task)
     exports.apply_events(task, [Finished(metrics=MEASURED)], 1)
+    evaluated_runs.lay_out(db, settings, db.get_one(Run, 5))
+    evaluated_runs.evaluate(db, settings, 5, ["No."], ["Yes."], ["Yes."])
     files = RunDir(settings.runs / "5").export(task.id or 0).files
     files.mkdir(parents=True)
     (files / "README.md").write_text("# A card\n", encoding="utf-8")
@@ -310,6 +314,7 @@ CHANGES = {
     *("/experiments/{experiment_id}/runs", "/models/download", "/models/{model_id}/remove"),
     *("/new", "/new/sweep", "/queue/loaded/stop", "/queue/{run_id}/cancel"),
     *("/queue/{run_id}/hold", "/queue/{run_id}/move", "/queue/{run_id}/priority"),
+    *("/runs/{run_id}/evaluations", "/runs/{run_id}/evaluations/{evaluation_id}/delete"),
     "/reports/precision/new",
     *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
     *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),
