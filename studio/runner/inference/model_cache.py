@@ -211,7 +211,7 @@ def _base_source(request: GenerationRequest) -> adapter_base.BaseSource:
         code=request.code,
         head=Path(head) if head else None,
         options=options,
-        tokens=len(_load_tokenizer(request)) if options.new_tokens else 0,
+        tokens=len(_load_tokenizer(request)) if request.tokenizer or options.new_tokens else 0,
     )
 
 
