@@ -17,6 +17,9 @@ from studio.evaluation.words import split_words
 
 Unit = Literal["share", "score", "nats", "bits", "tokens"]
 
+UNIT_DIGITS: Mapping[Unit, int] = {"score": 1, "nats": 3, "bits": 3, "tokens": 1}
+"""Digits after the decimal point; a share is a percentage with three significant digits."""
+
 _SHORT_WORDS = 5
 """References with at most so many words are short: an answer can be expected to equal them."""
 

@@ -3,14 +3,11 @@
 import math
 from typing import Literal
 
-from studio.evaluation.metrics import EvaluationMetric, Unit
+from studio.evaluation.metrics import UNIT_DIGITS, EvaluationMetric
 from studio.evaluation.statistics import MAX_CHANCE, Comparison, Figure
 from studio.metrics import format_value, with_minus
 
 Direction = Literal["better", "worse", "changed", "unclear"]
-
-_DIGITS: dict[Unit, int] = {"score": 1, "nats": 3, "bits": 3, "tokens": 1}
-"""Digits after the decimal point."""
 
 _WHOLE_POINTS = 10
 """Differences of shares of so many points are written without decimals."""
@@ -73,7 +70,7 @@ def format_figure(metric: EvaluationMetric, value: float) -> str:
     """Format the value of a metric, without its unit."""
     if metric.unit == "share":
         return format_value(value, "_share")
-    return with_minus(f"{value:.{_DIGITS[metric.unit]}f}")
+    return with_minus(f"{value:.{UNIT_DIGITS[metric.unit]}f}")
 
 
 def write(metric: EvaluationMetric, value: float) -> str:

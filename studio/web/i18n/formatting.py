@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from studio.evaluation.metrics import UNIT_DIGITS, Unit
 from studio.methods import METRICS
 from studio.metrics import is_share, with_minus
 from studio.services.tasks import tasks
@@ -195,18 +196,14 @@ def points(sign: str, digits: str) -> str:
     return sign + template % {"digits": digits}
 
 
-_EVALUATED_DIGITS = {"score": 1, "tokens": 1, "nats": 3, "bits": 3}
-"""Digits after the point of evaluated metrics that are no share, by unit."""
-
-
-def evaluated(value: float, unit: str) -> str:
+def evaluated(value: float, unit: Unit) -> str:
     """Format the value of an evaluated metric."""
     if unit == "share":
         return percent(value)
-    return with_minus(f"{value:.{_EVALUATED_DIGITS[unit]}f}")
+    return with_minus(f"{value:.{UNIT_DIGITS[unit]}f}")
 
 
-def evaluated_change(value: float, unit: str, *, has_unit: bool = True) -> str:
+def evaluated_change(value: float, unit: Unit, *, has_unit: bool = True) -> str:
     """Format the difference between two values of an evaluated metric, with its sign."""
     sign = MINUS if value < 0 else "+" if value else ""
     if unit != "share":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Query
 from fastapi import Path as PathParam
@@ -48,6 +48,8 @@ from studio.web.reports.run_report import render_run_report
 
 router = APIRouter(route_class=api.ApiRoute, prefix="/api/v1/runs", tags=["runs"])
 
+
+Report = TypeVar("Report")
 
 MetricKeys = Annotated[str, Query(max_length=1000)]
 AxisName = Annotated[str, Query(pattern=r"^[\w./-]{1,100}$")]
@@ -176,12 +178,7 @@ def labels(run_id: api.Id, db: DB, config: Config) -> LabelReport:
     """
     run = runs.get(db, run_id)
     found = label_results.load(run, RunDir(config.runs / str(run.id)))
-    if found is None:
-        raise ConflictError(
-            f"Run {run_id} has measured no labels.",
-            hint="Only classification measures them, from its first validation on.",
-        )
-    return found.report
+    return _require_report(found.report if found else None, run_id, "labels", "classification")
 
 
 @router.get("/{run_id}/entities")
@@ -192,12 +189,7 @@ def entities(run_id: api.Id, db: DB, config: Config) -> EntityReport:
     """
     run = runs.get(db, run_id)
     report = entity_results.load(run, RunDir(config.runs / str(run.id)))
-    if report is None:
-        raise ConflictError(
-            f"Run {run_id} has measured no entities.",
-            hint="Only token classification measures them, from its first validation on.",
-        )
-    return report
+    return _require_report(report, run_id, "entities", "token classification")
 
 
 @router.get("/{run_id}/numbers")
@@ -208,10 +200,20 @@ def numbers(run_id: api.Id, db: DB, config: Config) -> NumberReport:
     """
     run = runs.get(db, run_id)
     report = number_results.load(run, RunDir(config.runs / str(run.id)))
+    return _require_report(report, run_id, "numbers", "regression")
+
+
+def _require_report(report: Report | None, run_id: int, measured: str, method: str) -> Report:
+    """Return the report of a validation.
+
+    Raises:
+        ConflictError: the run has none.
+
+    """
     if report is None:
         raise ConflictError(
-            f"Run {run_id} has measured no numbers.",
-            hint="Only regression measures them, from its first validation on.",
+            f"Run {run_id} has measured no {measured}.",
+            hint=f"Only {method} measures them, from its first validation on.",
         )
     return report
 
