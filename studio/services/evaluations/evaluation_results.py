@@ -60,6 +60,11 @@ class RowPair:
     overlap: str
     """`exact` or `ngram` if the row occurs in the data that the run was trained on."""
 
+    @property
+    def is_one_message(self) -> bool:
+        """Whether the prompt is one message: several are written with their roles."""
+        return not self.prompt.startswith(("system: ", "user: ", "assistant: ", "tool: "))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResults:
