@@ -46,7 +46,6 @@ LESSONS = (
     Lesson("reward", "comparisons", 0.55, 3e-3, 1e-3),
     Lesson("classify", "labels", 0.6, 1e-3, 3e-4),
     Lesson("regress", "numbers", 0.3, 1e-3, 3e-4),
-    Lesson("tokens", "entities", 0.8, 1e-3, 3e-4),
     Lesson("tokens", "entities", 0.9, 1e-3, 3e-4),
 )
 
