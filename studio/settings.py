@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     answer_idle_seconds: float = 300
     """How long a model stays loaded after its last answer."""
 
+    evaluate_runs: bool = True
+    """Whether finished models are evaluated as their recipes say. `false` leaves it to people."""
+
     warm_launcher: bool = True
     """Whether to keep the training packages loaded so that runs start immediately. Linux only."""
 

@@ -29,6 +29,8 @@ pytest_plugins = [
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Of models this small one thread makes as many steps as two, for a sixth less of the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests that run a model are not about what follows: those of evaluations switch it on.
+os.environ.setdefault("STUDIO_EVALUATE_RUNS", "false")
 # Hundreds of processes are started, and each would compile what it imports; so would this one.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

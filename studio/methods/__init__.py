@@ -10,8 +10,9 @@ from pydantic import BeforeValidator, Discriminator, Tag, TypeAdapter
 
 from studio import metrics
 from studio.errors import NotFoundError
+from studio.evaluation.run_metrics import RUN_METRICS
 from studio.methods.base import Method
-from studio.metrics import Direction
+from studio.metrics import Direction, MetricSpec
 from studio.recipe.base import upgrade
 
 _NAMES = (
@@ -38,8 +39,11 @@ def _load(name: str) -> Method:
 METHODS: dict[str, Method] = {name: _load(name) for name in _NAMES}
 DEFAULT_METHOD = "sft"
 """The method of recipes that name none: those from before there were several."""
-METRICS = metrics.catalogue(method.metrics for method in METHODS.values())
-"""All metrics of all methods by key, in display order."""
+METRICS: Mapping[str, MetricSpec] = {
+    **metrics.catalogue(method.metrics for method in METHODS.values()),
+    **RUN_METRICS,
+}
+"""All metrics of all methods and of evaluations by key, in display order."""
 OBJECTIVES = tuple(dict.fromkeys(method.objective.key for method in METHODS.values()))
 """The metrics that the methods optimise."""
 DEFAULT_OBJECTIVE = METHODS[DEFAULT_METHOD].objective.key

@@ -7,7 +7,7 @@ from annotated_types import Ge, Le
 
 from studio.recipe.base import Conflict, Recipe
 from studio.recipe.fields import FieldSpec, Section
-from studio.recipe.sections import LearningRate, NoSamples, Optimisation
+from studio.recipe.sections import LearningRate, NoEvaluation, NoSamples, Optimisation
 from studio.weights.architectures import SCORING, ModelKind
 from studio.weights.encoders import ENCODERS
 
@@ -45,6 +45,7 @@ class HeadRecipe(Recipe):
     """A recipe for a model that reads a text as a whole, and writes nothing."""
 
     optimisation: HeadOptimisation = HeadOptimisation()
+    evaluation: NoEvaluation = NoEvaluation()
     samples: NoSamples = NoSamples()
 
     @property

@@ -1,10 +1,12 @@
 """An evaluation: which model answers which rows, and what it made of each."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from studio.evaluation.rows import AnsweredRow
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.tokenizer_service import TemplateSource
 
@@ -70,3 +72,9 @@ class RowResult(BaseModel):
     """As in `events.Sampled`."""
     overlap: Literal["", "exact", "ngram"] = ""
     """How the row occurs in the data that the model was trained on, if it does."""
+
+    def to_row(self) -> AnsweredRow:
+        """Return the result as metrics read it."""
+        return AnsweredRow(
+            **{field.name: getattr(self, field.name) for field in fields(AnsweredRow)}
+        )

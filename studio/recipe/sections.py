@@ -56,8 +56,12 @@ class Data(Section):
     """Share of rows held out for validation if the dataset has no validation split."""
 
 
+AfterTraining = Literal["none", "quick", "full"]
+"""Which rows the finished model answers, and its base model: none, a few or many."""
+
+
 class Evaluation(Section):
-    """How often the run validates and logs."""
+    """How often the run validates and logs, and whether the finished model is evaluated."""
 
     upstream: ClassVar[str] = "trl.SFTConfig"
 
@@ -75,6 +79,24 @@ class Evaluation(Section):
         int, Ge(1), Le(10_000), FieldSpec("Log every", "steps", advanced=True)
     ] = 1
     """How often the run logs metrics, which adds a point to each chart."""
+
+    after_training: Annotated[
+        AfterTraining,
+        FieldSpec(
+            "Evaluate the finished model",
+            is_studio_own=True,
+            advanced=True,
+            choice_titles={"none": "No", "quick": "On 64 rows", "full": "On up to 1,000 rows"},
+        ),
+    ] = "quick"
+    """The finished model and its base model answer validation rows, and their answers are compared.
+    Nothing waits for it."""
+
+
+class NoEvaluation(Evaluation):
+    """No evaluation of the finished model: it writes no answers."""
+
+    after_training: Literal["none"] = "none"
 
 
 class EarlyStopping(Section):

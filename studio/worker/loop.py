@@ -24,6 +24,7 @@ from studio.hardware_usage.sampler import RunProcess
 from studio.protocols import tokenizer_service
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
+from studio.services.evaluations import automatic
 from studio.services.hardware import usage_history
 from studio.services.models import models
 from studio.services.queue import concurrent_exports, overview, queue
@@ -343,6 +344,7 @@ class WorkerLoop:
                 attempts.close_exited(db, run, attempt.add_evidence(end))
             if run.status is RunStatus.SUCCEEDED and old_status is not run.status:
                 models.add_from_run(db, run, attempt.folder.artifacts)
+                automatic.queue_for_run(db, self.settings, run)
         return run
 
     def _take_next(self) -> bool:

@@ -7,7 +7,9 @@ from sqlmodel import Session
 from studio.db.evaluations import AnswerSet, Evaluation
 from studio.db.states import TaskStatus
 from studio.db.tables import Run
+from studio.evaluation import run_metrics
 from studio.protocols.evaluation import RowResult
+from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
 from studio.services.evaluations import answer_sets, evaluations
 from studio.services.evaluations.evaluations import EvaluationRequest
@@ -75,5 +77,15 @@ def finish(
         for position, (answer, reference) in enumerate(zip(written, expected, strict=True))
     ]
     with task_results.notify_on_end(db, task):
-        task.result = {"rows": [row.model_dump(mode="json") for row in rows]}
+        metrics = run_metrics.measure([row.to_row() for row in rows])
+        task.result = {"rows": [row.model_dump(mode="json") for row in rows], "metrics": metrics}
         tasks.close_work(task, TaskStatus.SUCCEEDED)
+
+
+def fail(db: Session, evaluation: Evaluation) -> None:
+    """End both tasks of an evaluation as failed."""
+    for set_id in (evaluation.base_id, evaluation.tuned_id):
+        task = tasks.latest(db, answer_sets.KIND, f"answers:{set_id}")
+        if task is not None and not task.status.is_final:
+            with task_results.notify_on_end(db, task):
+                tasks.fail_work(task, Failed(code="killed", message="Killed.", hint="Try again."))

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from studio.evaluation import run_metrics
 from studio.protocols.evaluation import RESULTS_FILE, EvaluationJob, RowResult
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import ReportProgress
@@ -35,7 +36,10 @@ def evaluate(folder: TaskDir, params: dict[str, Any], report: ReportProgress) ->
             report("answering", len(results) / evaluator.count)
     report("looking for the rows in the training data", None)
     marked = mark_overlaps(job, [results[place] for place in sorted(results)])
-    return {"rows": [result.model_dump(mode="json") for result in marked]}
+    return {
+        "rows": [result.model_dump(mode="json") for result in marked],
+        "metrics": run_metrics.measure([result.to_row() for result in marked]),
+    }
 
 
 def choose_rows(job: EvaluationJob) -> list[TrainingRow]:

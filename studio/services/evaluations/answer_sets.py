@@ -19,6 +19,7 @@ from sqlmodel import delete as remove
 from studio import hardware
 from studio.db.evaluations import Answer, AnswerSet, Evaluation
 from studio.db.states import TaskStatus
+from studio.db.tables import Run
 from studio.db.tasks import Task
 from studio.protocols.evaluation import EvaluationJob, RowResult
 from studio.services.models.served_models import ServedModel
@@ -77,6 +78,8 @@ def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
     db.add_all(_to_answer(answer_set, row) for row in rows)
     answer_set.computed_in = " and ".join(sorted({row.computed_in for row in rows}))
     answer_set.finished_at = datetime.now(UTC)
+    for run in _list_evaluated_runs(db, answer_set):
+        run.metrics = {**run.metrics, **result["metrics"]}
     # The rows are kept in a table of their own.
     task.result = {"answers": len(rows)}
 
@@ -107,6 +110,13 @@ def delete_unused(db: Session) -> None:
                 tasks.cancel(task)
         db.exec(remove(Answer).where(col(Answer.answer_set_id) == answer_set.id))
         db.delete(answer_set)
+
+
+def _list_evaluated_runs(db: Session, answer_set: AnswerSet) -> Sequence[Run]:
+    """Return the runs whose model gave the answers, to rows that they held out."""
+    query = select(Run).join(Evaluation, col(Evaluation.run_id) == col(Run.id))
+    asked = (Evaluation.tuned_id == answer_set.id, col(Evaluation.is_held_out))
+    return db.exec(query.where(*asked).distinct()).all()
 
 
 def _subject(answer_set: AnswerSet) -> str:

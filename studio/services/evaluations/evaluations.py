@@ -119,6 +119,15 @@ def find_progress(db: Session, evaluation: Evaluation) -> tuple[AnswerProgress, 
     return base, tuned
 
 
+def find_share(db: Session, run_id: int) -> float | None:
+    """Return how far the newest evaluation of a run has come, up to 1; None if it has ended."""
+    newest = next(iter(list_for_run(db, run_id)), None)
+    progress = find_progress(db, newest) if newest else ()
+    if all(one.status.is_final for one in progress):
+        return None
+    return sum(one.share for one in progress) / len(progress)
+
+
 def refusal(run: Run) -> tuple[str, str]:
     """Return why a run cannot be evaluated, and what to do; empty if it can as far as known."""
     if not run.recipe.writes_text:

@@ -160,6 +160,7 @@ _EVENT_KINDS = {
     "pruned": _EventKind(
         AtStep, lambda it: f"Pruned by its sweep as unpromising{_at_step(it.step)}."
     ),
+    "unevaluated": _EventKind(Reason, lambda it: f"Not evaluated. {it.message} {it.hint}".strip()),
     "precision": _EventKind(
         NewPrecision,
         lambda it: f"Precision set to {it.precision} for its worker's machine.",

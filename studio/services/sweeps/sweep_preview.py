@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.errors import InvalidError
+from studio.evaluation.run_metrics import is_evaluated
 from studio.methods import METHODS, AnyRecipe, direction
 from studio.recipe import search_space
 from studio.recipe.dotted_keys import flatten, merge, nest
@@ -99,6 +100,7 @@ def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
         InvalidError: The plan is not valid, or none of its settings can run here.
 
     """
+    _check_metric(plan, recipe)
     space = convert_space(recipe, plan.space)
     count = _count_runs(plan, space)
     target_count = SAMPLE_SIZE if plan.strategy == "tpe" else count
@@ -216,6 +218,25 @@ def _count_runs(plan: SweepPlan, space: search_space.SearchSpace) -> int:
             param="count",
         )
     return count
+
+
+def _check_metric(plan: SweepPlan, recipe: AnyRecipe) -> None:
+    """Refuse a metric that is measured after training, if it would not be or is needed earlier."""
+    metric, _direction = plan.goal(recipe)
+    if not is_evaluated(metric):
+        return
+    if recipe.evaluation.after_training == "none":
+        raise InvalidError(
+            "The runs of this recipe are not evaluated, so this metric would have no values.",
+            hint="Turn on “Evaluate the finished model”, or choose another metric.",
+            param="metric",
+        )
+    if plan.is_pruning:
+        raise InvalidError(
+            "Runs cannot be stopped early by a metric that is measured after training.",
+            hint="Turn early stopping off, or choose a metric that is measured during training.",
+            param="is_pruning",
+        )
 
 
 def _check_plan(plan: SweepPlan, space: search_space.SearchSpace) -> None:

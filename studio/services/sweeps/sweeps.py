@@ -12,12 +12,14 @@ from sqlmodel import Session, col, func, select, update
 from studio.db.states import RunStatus, SweepStatus
 from studio.db.tables import Experiment, Metric, Run, Sweep
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.evaluation.run_metrics import is_evaluated
 from studio.methods import AnyRecipe
 from studio.protocols.events import Failed
 from studio.recipe.dotted_keys import flatten
 from studio.recipe.search_space import Scalar
 from studio.services import experiments
 from studio.services.accounts import owners
+from studio.services.evaluations import evaluations
 from studio.services.queue import queue
 from studio.services.runs import run_commands, runs, states
 from studio.services.sweeps import sweep_preview
@@ -54,7 +56,7 @@ def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Tri
             run=run,
             number=run.trial or 0,
             settings=_trial_settings(sweep, run),
-            state=_trial_state(run),
+            state=_trial_state(db, sweep, run),
             value=_trial_value(sweep, run),
             intermediate_values=values_by_run.get(run.id or 0, ()),
         )
@@ -74,12 +76,19 @@ def _trial_settings(sweep: Sweep, run: Run) -> dict[str, Scalar]:
     return {name: values[name] for name in sweep.space if name in values}
 
 
-def _trial_state(run: Run) -> State:
-    if not run.status.is_final:
+def _trial_state(db: Session, sweep: Sweep, run: Run) -> State:
+    if not run.status.is_final or _is_being_evaluated(db, sweep, run):
         return "going"
     if run.status is RunStatus.SUCCEEDED:
         return "pruned" if run.is_pruned else "done"
     return "failed"
+
+
+def _is_being_evaluated(db: Session, sweep: Sweep, run: Run) -> bool:
+    """Whether the value that the sweep searches for is still being measured, after training."""
+    if not is_evaluated(sweep.metric) or sweep.metric in run.metrics:
+        return False
+    return evaluations.find_share(db, run.id or 0) is not None
 
 
 def _trial_value(sweep: Sweep, run: Run) -> float | None:
@@ -185,13 +194,16 @@ def change_marker(db: Session, sweep: Sweep) -> tuple[object, ...]:
         col(Metric.run_id).in_(training), Metric.key == sweep.metric
     )
     metric_count = db.exec(counted).one() if sweep.is_pruning and training else 0
-    return (sweep.submitted, len(sweep.refused), metric_count, *rows)
+    evaluating = [run.id for run in _list_being_evaluated(db, sweep)]
+    return (sweep.submitted, len(sweep.refused), metric_count, *evaluating, *rows)
 
 
 def count_queueable(db: Session, sweep: Sweep) -> int:
     """Return how many runs a sweep may queue at once."""
     busy = select(func.count()).where(Run.sweep_id == sweep.id, col(Run.status).in_(_UNFINISHED))
-    room = sweep.parallel - db.exec(busy).one()
+    # What is searched next depends on the values, unless all is planned.
+    evaluating = [] if sweep.planned else _list_being_evaluated(db, sweep)
+    room = sweep.parallel - db.exec(busy).one() - len(evaluating)
     return max(0, min(room, sweep.count - sweep.submitted, MAX_QUEUED_AT_ONCE))
 
 
@@ -319,7 +331,17 @@ def _run_name(sweep: Sweep, settings: TrialSettings) -> str:
 
 
 def _unfinished(db: Session, sweep: Sweep) -> bool:
-    return any(not run.status.is_final for run in list_runs(db, sweep.id or 0))
+    runs_of_sweep = list_runs(db, sweep.id or 0)
+    return any(not run.status.is_final for run in runs_of_sweep) or bool(
+        _list_being_evaluated(db, sweep)
+    )
+
+
+def _list_being_evaluated(db: Session, sweep: Sweep) -> list[Run]:
+    if not is_evaluated(sweep.metric):
+        return []
+    found = list_runs(db, sweep.id or 0)
+    return [run for run in found if _is_being_evaluated(db, sweep, run)]
 
 
 def _end(sweep: Sweep, status: SweepStatus) -> None:

@@ -14,7 +14,7 @@ from studio.protocols.run_dir import RunDir
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare import compare
 from studio.services.estimates import run_progress
-from studio.services.evaluations import evaluation_results
+from studio.services.evaluations import evaluation_results, evaluations
 from studio.services.metrics import metrics
 from studio.services.queue import overview
 from studio.services.results import (
@@ -139,6 +139,7 @@ def _result_context(db: Session, run: Run) -> dict[str, Any]:
         "verdict": verdict,
         "improvements": [(one, _address(run, one)) for one in found],
         "evaluation": evaluation_results.load_newest(db, run.id or 0),
+        "evaluation_progress": evaluations.find_share(db, run.id or 0),
     }
 
 

@@ -11,6 +11,7 @@ from sqlmodel import Session
 
 from studio.db.tables import Sweep
 from studio.errors import InvalidError
+from studio.evaluation.run_metrics import RUN_METRICS
 from studio.methods import METHODS, AnyRecipe, direction
 from studio.recipe import search_space
 from studio.recipe.fields import FieldSpec, discriminators
@@ -199,7 +200,8 @@ def metric_choices(recipe: AnyRecipe) -> list[tuple[str, str]]:
 def _metric_names(recipe: AnyRecipe) -> list[str]:
     """Return the metrics that a sweep can optimise, the method's objective first."""
     method = METHODS[recipe.method]
-    others = (spec.key for spec in method.metrics.all if spec.is_objective)
+    evaluated = RUN_METRICS.values() if recipe.writes_text else ()
+    others = (spec.key for spec in (*method.metrics.all, *evaluated) if spec.is_objective)
     return list(dict.fromkeys((method.objective.key, *others)))
 
 
