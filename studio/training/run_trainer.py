@@ -16,7 +16,7 @@ from trl.models import get_act_offloading_ctx_manager
 from studio.errors import TrainingError
 from studio.metrics import MetricSpec
 from studio.recipe.base import Recipe
-from studio.recipe.fields import own_fields
+from studio.recipe.fields import Section, own_fields
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.sections import Optimisation
 from studio.training import learning_rates
@@ -51,7 +51,7 @@ def build_arguments(recipe: Recipe, job: TrainingJob, objective: MetricSpec) -> 
     args = SFTConfig(
         output_dir=str(job.run_dir.checkpoints),
         **_optimisation_arguments(optimisation),
-        **recipe.evaluation.model_dump(exclude_none=True),
+        **_upstream_values(recipe.evaluation),
         **job.mode.trainer_flags,
         **early_stopping.best_model_arguments(recipe, objective),
         eval_strategy="steps",
@@ -69,8 +69,13 @@ def build_arguments(recipe: Recipe, job: TrainingJob, objective: MetricSpec) -> 
 
 def _optimisation_arguments(optimisation: Optimisation) -> dict[str, Any]:
     """Return the settings that upstream has, with a name of an optimizer that it knows."""
-    values = optimisation.model_dump(exclude_none=True, exclude=own_fields(type(optimisation)))
-    return values | {"optim": OPTIMIZERS[optimisation.optim].upstream or optimisation.optim}
+    upstream_name = OPTIMIZERS[optimisation.optim].upstream or optimisation.optim
+    return _upstream_values(optimisation) | {"optim": upstream_name}
+
+
+def _upstream_values(section: Section) -> dict[str, Any]:
+    """Return the settings of a section that its upstream config has."""
+    return section.model_dump(exclude_none=True, exclude=own_fields(type(section)))
 
 
 class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMixin):

@@ -70,6 +70,8 @@ class Studio:
     """Whether it shows the page of styles."""
     sign_in: str = "none"
     """Whom it lets in."""
+    evaluates: bool = False
+    """Whether it evaluates finished runs by itself: most tests are not about that."""
 
     @classmethod
     def copied(cls, folder: Path, to: Path) -> "Studio":
@@ -101,7 +103,8 @@ class Studio:
             ],
             env=os.environ
             | {"STUDIO_HOME": str(self.home), "STUDIO_WARM_LAUNCHER": str(self.warm)}
-            | {"STUDIO_DEVELOPMENT": str(self.development), "STUDIO_SIGN_IN": self.sign_in},
+            | {"STUDIO_DEVELOPMENT": str(self.development), "STUDIO_SIGN_IN": self.sign_in}
+            | {"STUDIO_EVALUATE_RUNS": str(self.evaluates)},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -165,9 +168,9 @@ def starter_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_studio(starter_home: Path, tmp_path: Path) -> Iterator[Callable[..., Studio]]:
     made: list[Studio] = []
 
-    def make(*, warm: bool = False, sign_in: str = "none") -> Studio:
+    def make(*, warm: bool = False, sign_in: str = "none", evaluates: bool = False) -> Studio:
         studio = Studio.copied(starter_home, tmp_path / f"home-{len(made)}")
-        studio.warm, studio.sign_in = warm, sign_in
+        studio.warm, studio.sign_in, studio.evaluates = warm, sign_in, evaluates
         made.append(studio)
         studio.start()
         return studio

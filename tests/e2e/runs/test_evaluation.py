@@ -1,6 +1,7 @@
 """Evaluate a run in a browser, with the real worker and real models."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -38,3 +39,17 @@ def test_run_is_evaluated_and_worst_rows_come_first(page: Page, studio: Studio) 
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Delete it").click()
     expect(page.get_by_text("Did it get better?")).to_be_visible()
+
+
+def test_finished_run_is_evaluated_by_itself(
+    page: Page, make_studio: Callable[..., Studio]
+) -> None:
+    studio = make_studio(evaluates=True)
+    number = submit_run(studio)
+    page.goto(f"{studio.url}/runs/{number}")
+
+    line = page.locator("#evaluation-line")
+    expect(line.get_by_role("progressbar")).to_be_visible
+    expect(line).to_contain_text(re.compile("Better|Worse|Changed|No clear difference"))
+    metrics = get_run(studio, number)["metrics"]
+    assert {"evaluation_exact_share", "evaluation_loss"} <= set(metrics)
