@@ -19,7 +19,7 @@ from studio.db.session import CommitWatcher, read_session, unit_of_work, watch_c
 from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
-from studio.hardware import Hardware, detect
+from studio.hardware import Hardware, detect, free_memory
 from studio.hardware_usage.sampler import RunProcess
 from studio.protocols import tokenizer_service
 from studio.protocols.events import Failed
@@ -27,7 +27,7 @@ from studio.protocols.run_dir import RunDir
 from studio.services.evaluations import automatic
 from studio.services.hardware import usage_history
 from studio.services.models import models
-from studio.services.queue import concurrent_exports, overview, queue
+from studio.services.queue import concurrent_exports, concurrent_inference, overview, queue
 from studio.services.queue.overview import Blocker
 from studio.services.runs import attempts, bulk_actions, run_commands, runs
 from studio.services.runs.attempts import LeaseLostError
@@ -214,13 +214,21 @@ class WorkerLoop:
         with read_session(self.engine) as db:
             return overview.find_slot_blocker(db)
 
+    def _weight_budget(self) -> int:
+        """Return the memory for a model beside what runs, of which a loaded one has a part."""
+        loaded = self.inference.budget if self.inference.service.is_running else 0
+        free = self.hardware.memory_bytes if loaded else free_memory()
+        with read_session(self.engine) as db:
+            return concurrent_inference.weight_budget(db, self.hardware, free)
+
     @property
     def _slots(self) -> int:
         """The slots available to runs: those that no other work occupies."""
         return self.launcher.slots() - self.scheduler.slots - self.inference.slots
 
     def _tick_inference(self) -> None:
-        self.inference.tick(self._free_slots, self._free_gpu, self._slot_obstacle)
+        callables = (self._free_slots, self._free_gpu, self._slot_obstacle, self._weight_budget)
+        self.inference.tick(*callables)
         if self.inference.slots:
             with read_session(self.engine) as db:
                 slots_needed = max(queue.next_run_slots(db), self.scheduler.slots_needed(db))

@@ -281,11 +281,12 @@ class InferenceService:
     settings: Settings
     service: SocketService = field(init=False)
     status: LoadedModelStatus = field(init=False)
+    budget: int = 0
+    """The bytes of weights that it may load beside what runs; 0 if it occupies a slot instead."""
 
     def __post_init__(self) -> None:
-        idle = str(self.settings.answer_idle_seconds)
         self.service = SocketService(
-            inference_service.socket_path(self.settings.home), inference_service.MODULE, (idle,)
+            inference_service.socket_path(self.settings.home), inference_service.MODULE
         )
         self.status = LoadedModelStatus(
             self.service, timedelta(seconds=self.settings.answer_idle_seconds)
@@ -294,25 +295,38 @@ class InferenceService:
     @property
     def slots(self) -> int:
         """How many slots it occupies that a run could use."""
-        return loaded_model.SLOTS_USED * self.service.is_running
+        return loaded_model.SLOTS_USED * (self.service.is_running and not self.budget)
 
     @property
     def gpus(self) -> set[int | None]:
-        return {self.service.gpu} if self.service.is_running else set()
+        return {self.service.gpu} if self.service.is_running and not self.budget else set()
 
     def tick(
         self,
         free_slots: Callable[[], int],
         free_gpu: Callable[[], int | None],
         obstacle: Callable[[], Blocker | None],
+        budget: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start the service for waiting clients, or refuse them; never blocks."""
+        """Start the service for waiting clients, or refuse them; never blocks.
+
+        Without a free slot it answers beside what runs if `budget` says that memory allows it. It
+        exits once a slot is free, to start again in it, and if runs need its memory.
+        """
+        if self.budget and self.service.is_running and (free_slots() or budget() < self.budget):
+            self.service.request_exit()
         while self.service.has_clients():
             if free_slots() > 0:
-                self.service.gpu = free_gpu()
-                self.service.start()
+                self._start(free_gpu(), 0)
+            elif spare := budget():
+                self._start(process.NO_GPU, spare)
             else:
                 self.service.reject(GenerationChunk(failure=no_slot_failure(obstacle())).to_line())
+
+    def _start(self, gpu: int | None, budget: int) -> None:
+        self.budget, self.service.gpu = budget, gpu
+        self.service.args = (str(self.settings.answer_idle_seconds), str(budget))
+        self.service.start()
 
     def release_slot(self) -> None:
         """Make the service exit after its current answer."""

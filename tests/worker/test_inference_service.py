@@ -34,13 +34,16 @@ TURN = {"messages": [{"role": "user", "content": "What is two plus two?"}]}
 
 
 class Room:
-    """How many slots are free; a test takes them."""
+    """How many slots are free, and how much memory beside them; a test takes them."""
 
     def __init__(self) -> None:
-        self.slots = 1
+        self.slots, self.bytes = 1, 0
 
     def free(self) -> int:
         return self.slots
+
+    def budget(self) -> int:
+        return self.bytes
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +75,12 @@ def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[InferenceSe
     """Tend a desk and a speaker as a worker does, until the tests are through with them."""
     here, stop = InferenceService(home), threading.Event()
     shown = SocketService(desk_line.socket_path(home.home), desk_line.MODULE)
-    here.tick(room.free, lambda: None, lambda: TAKEN)
+    here.tick(room.free, lambda: None, lambda: TAKEN, room.budget)
     shown.tick()
 
     def tick() -> None:
         while not stop.wait(0.02):
-            here.tick(room.free, lambda: None, lambda: TAKEN)
+            here.tick(room.free, lambda: None, lambda: TAKEN, room.budget)
             here.status.tick(engine, "w")
             shown.tick()
 
@@ -207,6 +210,31 @@ def test_missing_inference_slot_fails_at_once(
         "no_free_slot",
         "No slot is free for inference: waiting for run 7 to end, in about 3 min.",
     )
+
+
+def test_model_answers_beside_runs_while_memory_allows_both(
+    home: Settings, speaking: InferenceService, room: Room, question: GenerationRequest
+) -> None:
+    expected, _end = answer(home, question)
+    speaking.release_slot()
+    wait_until(lambda: speaking.slots == 0)
+    room.slots, room.bytes = 0, 10**9
+    try:
+        beside, _end = answer(home, question)
+        slots, gpus = speaking.slots, speaking.gpus
+        room.bytes = 10**9 - 1  # Another run has started, and needs a part of it.
+        wait_until(lambda: not speaking.service.is_running)
+        room.bytes = 1000
+        with pytest.raises(UnavailableError) as caught:
+            answer(home, question)
+    finally:
+        room.slots, room.bytes = 1, 0
+
+    assert (beside, slots, gpus) == (expected, 0, set())
+    assert caught.value.message.startswith("All slots are taken, and this model needs")
+    wait_until(lambda: not speaking.service.is_running)
+    answer(home, question)
+    assert speaking.slots == 1
 
 
 def test_loaded_model_is_recorded_and_unloads_on_request(

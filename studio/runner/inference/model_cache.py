@@ -13,7 +13,7 @@ from peft import PeftConfig, PeftModel, get_peft_model
 from pydantic import Field, TypeAdapter
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from studio.errors import InvalidError
+from studio.errors import InvalidError, UnavailableError
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import AnyAdapter, Lora
 from studio.recipe.model_options import ModelOptions
@@ -27,6 +27,7 @@ from studio.training.models import (
     tokenizers,
     weight_formats,
 )
+from studio.weights import safetensors_headers
 
 _ADAPTER: TypeAdapter[AnyAdapter] = TypeAdapter(Annotated[AnyAdapter, Field(discriminator="kind")])
 
@@ -111,10 +112,14 @@ class LoadedBase:
 
 
 class ModelCache:
-    """Holds the base that was requested last, and its adapters."""
+    """Holds the base that was requested last, and its adapters.
 
-    def __init__(self) -> None:
+    It loads no weights of more than `budget` bytes; 0 sets no limit.
+    """
+
+    def __init__(self, budget: int = 0) -> None:
         self._base: LoadedBase | None = None
+        self._budget = budget
 
     def is_loaded(self, request: GenerationRequest) -> bool:
         """Whether a request needs no other base than the one in memory."""
@@ -142,12 +147,44 @@ class ModelCache:
     def _load_base(self, request: GenerationRequest) -> LoadedBase:
         key, base = _base_key(request), self._base
         if base is None or base.key != key:
+            if self._budget:
+                _require_fits(request, self._budget)
             self._base = base = None
             gc.collect()  # There may not be enough memory for two models.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             self._base = base = LoadedBase(key, _load_model(request))
         return base
+
+
+def _require_fits(request: GenerationRequest, budget: int) -> None:
+    """Refuse a model whose weights do not fit beside what trains.
+
+    Raises:
+        UnavailableError: They do not, or nothing says how large they are.
+
+    """
+    folder = Path(request.model)
+    files = safetensors_headers.weight_files(folder) if folder.is_absolute() else []
+    tensors = [tensor for file in files for tensor in safetensors_headers.read_tensors(file)]
+    needed = _LOADED_BYTES * sum(tensor.size for tensor in tensors)
+    if not needed:
+        raise UnavailableError(
+            "All slots are taken, and nothing says how much memory this model needs.",
+            hint=_LATER,
+        )
+    if needed > budget:
+        raise UnavailableError(
+            f"All slots are taken, and this model needs {needed / 1e9:,.1f} GB of memory: "
+            f"{budget / 1e9:,.1f} GB are left for it.",
+            hint=_LATER,
+        )
+
+
+_LATER = "Try again when a slot is free."
+
+_LOADED_BYTES = 4
+"""Bytes of a weight on the CPU, in float32."""
 
 
 def _has_adapter(request: GenerationRequest) -> bool:

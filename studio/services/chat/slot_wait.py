@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from studio.db.tables import Run
+from studio.hardware import free_memory
 from studio.services.models import loaded_model
-from studio.services.queue import overview, queue
+from studio.services.queue import concurrent_inference, overview, queue
 from studio.services.runs import runs
 from studio.services.workers import workers
 
@@ -35,12 +36,16 @@ def find_worker_wait(db: Session) -> SlotWait | None:
 def find_wait(db: Session) -> SlotWait | None:
     """Return what prevents the next answer, or None if a model could start to answer now.
 
-    A loaded model goes on answering until a run needs its slot.
+    A loaded model goes on answering until a run needs its slot. Without a free slot, a model may
+    answer beside what runs.
     """
     if wait := find_worker_wait(db):
         return wait
     loaded, blocker = loaded_model.current(db), overview.find_slot_blocker(db)
     if blocker is None or (loaded is not None and not loaded.is_leaving):
+        return None
+    hardware = workers.training_hardware(db)
+    if concurrent_inference.weight_budget(db, hardware, free_memory()):
         return None
     live = runs.list_live(db)
     sentences = [_taker_sentence(live, workers.count_slots(db)), _start_sentence(live, blocker)]

@@ -104,8 +104,15 @@ def start(
     return Process(child.pid, process_start_time(child.pid), child)
 
 
+NO_GPU = -1
+"""In place of a GPU's index: the process is to use none."""
+
+
 def environment(gpu: int | None) -> dict[str, str]:
-    """Return the environment of a training process, without the studio's secrets."""
+    """Return the environment of a training process, without the studio's secrets.
+
+    It sees one GPU, none with `NO_GPU`, or all of them with None.
+    """
     public = without_secrets(os.environ)
     clean = {name: value for name, value in public.items() if name not in LEAKING_VARIABLES}
     if gpu is not None:

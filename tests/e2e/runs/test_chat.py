@@ -105,18 +105,17 @@ def test_escape_stops_answers_and_retry_asks_again(chat: Page) -> None:
     expect(reply(chat, "base").get_by_text("Stopped.")).to_be_visible()
 
 
-def test_chat_waits_for_training_run_and_can_be_stopped(chat: Page, training: int) -> None:
+def test_chat_answers_beside_training_run(chat: Page, studio: Studio, training: int) -> None:
+    """The only slot is taken, and memory allows both."""
+    step = get_run(studio, training)["step"]
     chat.reload()
-    notice = chat.locator("#chat-wait")
-    expect(notice).to_contain_text("A run is training on the only slot. Chat starts when it ends")
-    expect(notice.get_by_role("link")).to_have_attribute("href", f"/runs/{training}")
+    expect(chat.locator(".chat[data-booted=done]")).to_be_visible()
+    expect(chat.locator("#chat-wait")).to_be_empty()
 
     chat.locator(".chat-try").first.click()
-    state = reply(chat, "base").locator("[data-state]")
-    expect(state).to_contain_text("A run is training on the only slot.")
-    expect(state.get_by_role("link", name=f"endless #{training}")).to_be_visible()
-    stop(chat).click()
-    expect(reply(chat, "base").get_by_text("Stopped.")).to_be_visible()
+    expect(reply(chat, "run").locator("[data-figures]")).not_to_be_empty()
+    wait_until(lambda: get_run(studio, training)["step"] > step)
+    assert get_run(studio, training)["status"] == "running"
 
 
 def test_draft_survives_reload_and_lost_connection_is_explained(chat: Page) -> None:

@@ -49,7 +49,7 @@ def test_finished_run_is_evaluated_by_itself(
     page.goto(f"{studio.url}/runs/{number}")
 
     line = page.locator("#evaluation-line")
-    expect(line.get_by_role("progressbar")).to_be_visible
+    expect(line.get_by_role("progressbar")).to_be_visible()
     expect(line).to_contain_text(re.compile("Better|Worse|Changed|No clear difference"))
     metrics = get_run(studio, number)["metrics"]
     assert {"evaluation_exact_share", "evaluation_loss"} <= set(metrics)
