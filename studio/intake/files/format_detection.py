@@ -86,6 +86,8 @@ def _match_extension(named: str, inside: str, head: bytes) -> Format:
     kind = EXTENSIONS[named]
     if not _CONTENT_CHECKS[kind](inside, head):
         raise _mismatch_error(named, inside)
+    if kind == "csv" and _is_tagged_text(head):
+        return "text"
     if kind not in {"json", "jsonl"}:
         return kind
     # Both extensions are used for both: a list, or one row per line.
@@ -135,6 +137,17 @@ def _is_text(inside: str, head: bytes) -> bool:
 
 def _is_markdown(inside: str, head: bytes) -> bool:
     return _is_text(inside, head) or (inside == HTML and _HTML_COMMENT.match(head) is not None)
+
+
+_TAGGED_LINE = re.compile(rb"\S+(?:[ \t]+\S+)*[ \t]+(?:O|[BIESLU]-\S+)\s*")
+
+
+def _is_tagged_text(head: bytes) -> bool:
+    """Whether a table is text in CoNLL's format: a word and its tag a line, then a blank line."""
+    *lines, _rest = head.splitlines() or [b""]
+    words = [line for line in lines if line.strip() and not line.startswith(b"-DOCSTART-")]
+    has_blank_lines = any(not line.strip() for line in lines)
+    return has_blank_lines and bool(words) and all(map(_TAGGED_LINE.fullmatch, words))
 
 
 def _is_json(inside: str, head: bytes) -> bool:

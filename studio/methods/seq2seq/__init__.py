@@ -48,13 +48,17 @@ class Rewriting(Section):
     """How answers are learned and judged."""
 
     source_language: Annotated[
-        str | None, Field(max_length=20, pattern=r"^\w+$"), FieldSpec("Source language")
+        str | None,
+        Field(max_length=20, pattern=r"^\w+$"),
+        FieldSpec("Source language", advanced=True),
     ] = None
     """The language of prompts, by its code in the tokenizer: `en_XX` in mBART, `eng_Latn` in NLLB.
     Only for models that translate between many languages."""
 
     target_language: Annotated[
-        str | None, Field(max_length=20, pattern=r"^\w+$"), FieldSpec("Target language")
+        str | None,
+        Field(max_length=20, pattern=r"^\w+$"),
+        FieldSpec("Target language", advanced=True),
     ] = None
     """The language of answers, in the same way."""
 

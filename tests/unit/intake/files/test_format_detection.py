@@ -2,12 +2,14 @@
 
 import gzip
 import io
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from studio.errors import InvalidError
+from studio.intake.files.format_detection import detect_format
 from tests.unit.intake.conftest import Convert, zipped
 
 ROW = '{"prompt": "a", "completion": "é"}\n'
@@ -194,3 +196,32 @@ def test_harmless_file_format_differences_are_accepted(
     assert bring(content, filename).conversations == [
         [{"role": "user", "content": "a"}, {"role": "assistant", "content": "é"}]
     ]
+
+
+TAGGED = "EU\tB-ORG\nrejects\tO\n\nPeter\tB-PER\nBlackburn\tI-PER\n\nParis\tB-LOC\n"
+
+
+@pytest.mark.parametrize(
+    ("filename", "content", "expected"),
+    [
+        ("a.tsv", TAGGED, "text"),
+        ("a.csv", TAGGED.replace("\t", " "), "text"),
+        ("a.tsv", "-DOCSTART-\tO\n\n" + TAGGED, "text"),
+        ("a.tsv", TAGGED.replace("\n", "\r\n"), "text"),
+        ("a.tsv", TAGGED.replace("\n\n", "\n"), "csv"),
+        ("a.tsv", "word\ttag\n" + TAGGED, "csv"),
+        ("a.csv", "prompt,completion\na,b\n\nc,d\n", "csv"),
+        ("a.csv", "", ""),
+    ],
+    ids=["tabs", "spaces", "documents", "Windows", "no blank lines", "header", "table", "empty"],
+)
+def test_words_with_tags_on_lines_are_no_table(
+    tmp_path: Path, filename: str, content: str, expected: str
+) -> None:
+    path = tmp_path / filename
+    path.write_bytes(content.encode())
+    if not expected:
+        with pytest.raises(InvalidError):
+            detect_format(path, filename)
+        return
+    assert detect_format(path, filename) == expected

@@ -231,10 +231,11 @@ def test_hash_that_is_a_word_is_no_comment() -> None:
     assert build_row(LINES, {"text": "# O\n5 O"})["words"] == ["#", "5"]  # type: ignore[typeddict-item] # of this kind
 
 
-def test_conll_file_is_detected_and_read(bring: Convert) -> None:
+@pytest.mark.parametrize("filename", ["train.conll", "train.txt", "train.tsv", "train.csv"])
+def test_conll_file_is_detected_and_read(bring: Convert, filename: str) -> None:
     """Sentences are separated by blank lines, documents by a line of their own."""
     sentence = "EU NNP B-NP I-ORG\nrejects VBZ B-VP O\n. . O O\n\n"
-    result = bring("-DOCSTART- -X- -X- O\n\n" + sentence * 9, "train.conll")
+    result = bring("-DOCSTART- -X- -X- O\n\n" + sentence * 9, filename)
 
     assert result.problems[0] == ("document_start", 1, [1])
     assert len(result.rows) == 9
