@@ -55,9 +55,14 @@ def field_spec(info: FieldInfo) -> FieldSpec | None:
 
 
 def own_fields(section: type[Section]) -> set[str]:
-    """Return the fields of a section that its upstream config does not have."""
-    specs = {name: field_spec(info) for name, info in section.model_fields.items()}
-    return {name for name, spec in specs.items() if spec and spec.is_studio_own}
+    """Return the fields of a section that its upstream config does not have.
+
+    A section may fix the value of a field of its base: then only the base says whose field it is.
+    """
+    bases = (kind for kind in section.__mro__ if issubclass(kind, Section))
+    fields = (item for kind in bases for item in kind.model_fields.items())
+    specs = ((name, field_spec(info)) for name, info in fields)
+    return {name for name, spec in specs if spec and spec.is_studio_own}
 
 
 def section_types(annotation: Any) -> list[type[Section]]:  # noqa: ANN401 -- annotations have no narrower type
