@@ -121,6 +121,16 @@ class Settings(BaseSettings):
     )
     """Your access token for gated and private models on the hub. Read permission is enough."""
 
+    judge_url: str = ""
+    """Where a judge of answers can be asked: an address that speaks OpenAI's API, such as
+    https://api.openai.com/v1. Prompts and answers of evaluations are sent there on request."""
+
+    judge_model: str = ""
+    """The name of the judge's model at that address."""
+
+    judge_key: SecretStr = SecretStr("")
+    """The judge's API key; empty if it needs none."""
+
     secret_key: SecretStr = SecretStr("")
     """Encrypts the secrets set on the Settings page, instead of the file secret_key: 32 characters
     or more, for example from openssl rand -base64 32."""

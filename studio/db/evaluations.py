@@ -70,3 +70,38 @@ class Evaluation(SQLModel, table=True):
     tuned_id: int = Field(foreign_key="answer_set.id", index=True)
     owner_id: int | None = owner_column()
     created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+
+
+class Judgement(SQLModel, table=True):
+    """What a judge, or a person, says of the answers of an evaluation."""
+
+    __table_args__ = AUTOINCREMENT
+
+    id: int | None = Field(default=None, primary_key=True)
+    evaluation_id: int = Field(foreign_key="evaluation.id", index=True, ondelete="CASCADE")
+    judge: str
+    """`endpoint`, `person`, or the name of a model of the studio."""
+    title: str
+    """The judge's name for display."""
+    pairs: int
+    """How many pairs are to be judged."""
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    finished_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+
+
+class JudgedAnswers(SQLModel, table=True):
+    """What a judge said of the two answers to one row, in both orders."""
+
+    __tablename__ = "judged_answers"
+    __table_args__ = (UniqueConstraint("judgement_id", "position"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    judgement_id: int = Field(foreign_key="judgement.id", ondelete="CASCADE")
+    position: int
+    """The row's position among those of the evaluation."""
+    base_first: str
+    """`A`, `B` or `tie`, with the base model's answer as A; empty if the reply was unreadable."""
+    tuned_first: str
+    base_first_reply: str = ""
+    tuned_first_reply: str = ""

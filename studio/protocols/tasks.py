@@ -44,6 +44,14 @@ TASK_DEFINITIONS = {
     "evaluate": TaskDefinition(
         "studio.runner.tasks.evaluate:evaluate", "Evaluating a model", needs_device=True
     ),
+    "judge": TaskDefinition(
+        "studio.runner.tasks.judge:judge",
+        "Judging answers",
+        secrets={"": ("judge_key",)},
+    ),
+    "judge-here": TaskDefinition(
+        "studio.runner.tasks.judge:judge", "Judging answers", needs_device=True
+    ),
     "look": TaskDefinition("studio.runner.tasks.build_dataset:scan", "Checking a dataset"),
     "measure": TaskDefinition("studio.runner.tasks.memory_dry_run:measure", "Simulating a step"),
     "fetch": TaskDefinition(

@@ -20,7 +20,15 @@ from studio.web.api import accounts, compare, openai
 from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
-from studio.web.api.runs import evaluations, event_streams, plan, predictions, run_results, runs
+from studio.web.api.runs import (
+    evaluations,
+    event_streams,
+    judgements,
+    plan,
+    predictions,
+    run_results,
+    runs,
+)
 from studio.web.api.system import hardware, system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
@@ -100,6 +108,7 @@ API = (
     run_results.samples_router,
     run_results.exports_router,
     evaluations.router,
+    judgements.router,
     predictions.router,
     system.tasks_router,
     datasets.uploads_router,

@@ -49,6 +49,12 @@ ACTIONS = {
     "/runs/{run_id}/evaluations": "POST /runs/{run_id}/evaluations",
     "/runs/{run_id}/evaluations/{evaluation_id}/delete": "DELETE "
     "/runs/{run_id}/evaluations/{evaluation_id}",
+    "/runs/{run_id}/evaluations/{evaluation_id}/judgements": "POST "
+    "/runs/{run_id}/evaluations/{evaluation_id}/judgements",
+    "/runs/{run_id}/evaluations/{evaluation_id}/judgements/{judgement_id}/delete": "DELETE "
+    "/runs/{run_id}/evaluations/{evaluation_id}/judgements/{judgement_id}",
+    "/runs/{run_id}/evaluations/{evaluation_id}/vote": "POST "
+    "/runs/{run_id}/evaluations/{evaluation_id}/votes",
     "/runs/{run_id}/exports": "POST /runs/{run_id}/exports",
     "/runs/{run_id}/exports/{export_id}/delete": "DELETE /runs/{run_id}/exports/{export_id}",
     "/runs/{run_id}/exports/{export_id}/model": "POST /runs/{run_id}/exports/{export_id}/model",

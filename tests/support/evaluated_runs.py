@@ -4,19 +4,26 @@ from collections.abc import Sequence
 
 from sqlmodel import Session
 
-from studio.db.evaluations import AnswerSet, Evaluation
+from studio.db.evaluations import AnswerSet, Evaluation, Judgement
 from studio.db.states import TaskStatus
 from studio.db.tables import Run
 from studio.evaluation import run_metrics
+from studio.evaluation.judging import Choice
 from studio.protocols.evaluation import RowResult
 from studio.protocols.events import Failed
+from studio.protocols.judging import PairResult
 from studio.protocols.run_dir import RunDir
-from studio.services.evaluations import answer_sets, evaluations
+from studio.services.evaluations import answer_sets, evaluations, judgements
 from studio.services.evaluations.evaluations import EvaluationRequest
 from studio.services.queue import task_results
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.processes.run_dir_setup import write_run_dir
+
+TUNED_WINS: tuple[Choice, Choice] = ("B", "A")
+"""What a judge chooses in both orders who prefers the run's model."""
+FIRST_WINS: tuple[Choice, Choice] = ("A", "A")
+"""What a judge chooses who prefers what stands first."""
 
 
 def lay_out(db: Session, settings: Settings, run: Run) -> RunDir:
@@ -89,3 +96,30 @@ def fail(db: Session, evaluation: Evaluation) -> None:
         if task is not None and not task.status.is_final:
             with task_results.notify_on_end(db, task):
                 tasks.fail_work(task, Failed(code="killed", message="Killed.", hint="Try again."))
+
+
+def judge(
+    db: Session,
+    settings: Settings,
+    evaluation: Evaluation,
+    choices: Sequence[tuple[Choice, Choice]],
+    judge: str = "model:starter",
+) -> Judgement:
+    """Let a judge choose these places in both orders, one pair after the other."""
+    judgement = judgements.create(db, settings, evaluation, judge, len(choices))
+    task = tasks.latest(db, judgements.KINDS[judge.partition(":")[0]], f"judgement:{judgement.id}")
+    assert task is not None
+    results = [
+        PairResult(
+            position=pair["position"],
+            base_first=base_first,
+            tuned_first=tuned_first,
+            base_first_reply=f"Because.\nVERDICT: {base_first}",
+            tuned_first_reply=f"Because.\nVERDICT: {tuned_first}",
+        )
+        for pair, (base_first, tuned_first) in zip(task.params["pairs"], choices, strict=True)
+    ]
+    with task_results.notify_on_end(db, task):
+        task.result = {"pairs": [one.model_dump(mode="json") for one in results]}
+        tasks.close_work(task, TaskStatus.SUCCEEDED)
+    return judgement

@@ -45,6 +45,7 @@ PAGES = (
     "/runs/1/evaluation",
     "/runs/1/evaluation?sort=surprise&shown=40",
     "/runs/2/evaluation",
+    "/runs/1/evaluations/1/vote",
     "/runs/1/numerics",
     "/runs/1/files",
     "/runs/1/details",
@@ -167,7 +168,11 @@ def _add_evaluation(db: Session, settings: Settings) -> None:
         evaluated_runs.lay_out(db, settings, run)
     expected = [f"The plural of thing {number} is things {number}." for number in range(30)]
     tuned = [*expected[:25], *(["The plural of thing is"] * 4), ""]
-    evaluated_runs.evaluate(db, settings, 1, ["A thing is a thing."] * 30, tuned, expected)
+    evaluation = evaluated_runs.evaluate(
+        db, settings, 1, ["A thing is a thing."] * 30, tuned, expected
+    )
+    won, flipped = evaluated_runs.TUNED_WINS, evaluated_runs.FIRST_WINS
+    evaluated_runs.judge(db, settings, evaluation, [won] * 15 + [flipped] * 4)
 
 
 def _add_sweep(db: Session) -> None:

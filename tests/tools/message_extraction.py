@@ -51,6 +51,7 @@ EXCLUDED = (
     *("studio/services/operations/backup", "studio/services/operations/restores.py"),
     *("studio/services/operations/home.py", "studio/services/storage/locks.py"),
     *("studio/training/model_card.py", "studio/weights/encoder_layers.py"),
+    "studio/evaluation/judge_prompts.py",
 )
 """How the paths of those begin whose texts are for programs, terminals or downloaded files."""
 

@@ -40,6 +40,7 @@ TITLES = {
     "hub_token": "Hugging Face token",
     "s3_key": "S3 access key",
     "s3_secret": "S3 secret key",
+    "judge_key": "Judge's API key",
     "webhook_url": "Webhook URL",
     "webhook_secret": "Webhook signing secret",
     "smtp_url": "Mail server URL",

@@ -140,6 +140,7 @@ SecretName = Literal[
     "hub_token",
     "s3_key",
     "s3_secret",
+    "judge_key",
     "webhook_url",
     "webhook_secret",
     "smtp_url",

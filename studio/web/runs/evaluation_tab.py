@@ -11,11 +11,12 @@ from studio.db.evaluations import AnswerSet, Evaluation
 from studio.db.tables import Run
 from studio.services.chat import suggested_prompts
 from studio.services.datasets import datasets
-from studio.services.evaluations import evaluation_results, evaluations
+from studio.services.evaluations import evaluation_results, evaluations, judgements
 from studio.services.evaluations.evaluation_results import ORDERS, RowOrder, RowPair
 from studio.services.evaluations.evaluations import EvaluationRequest
 from studio.services.runs import runs
 from studio.services.samples import sample_diff
+from studio.settings import Settings
 from studio.web.http.deps import DB, Config
 from studio.web.rendering.render import block, redirect
 from studio.web.runs.run_frame import tab_page
@@ -29,25 +30,28 @@ Shown = Annotated[int, Query(ge=1, le=evaluations.MAX_ROWS)]
 
 
 @router.get("/runs/{run_id}/evaluation")
-def show_evaluation(
+def show_evaluation(  # noqa: PLR0913, PLR0917 -- what FastAPI passes
     request: Request,
     run_id: int,
     db: DB,
+    config: Config,
     number: int | None = None,
     sort: str = "worst",
     shown: Shown = SHOWN_ROWS,
 ) -> Response:
     run = runs.get(db, run_id)
-    return tab_page(request, db, run, "evaluation", **_context(db, run, number, sort, shown))
+    return tab_page(
+        request, db, run, "evaluation", **_context(db, config, run, number, sort, shown)
+    )
 
 
 @router.get("/runs/{run_id}/parts/evaluation")
 def refresh_evaluation(
-    request: Request, run_id: int, db: DB, number: int | None = None
+    request: Request, run_id: int, db: DB, config: Config, number: int | None = None
 ) -> Response:
     """Return the part of the tab that changes while the models answer."""
     run = runs.get(db, run_id)
-    context = _context(db, run, number, "worst", SHOWN_ROWS)
+    context = _context(db, config, run, number, "worst", SHOWN_ROWS)
     return block(request, "runs/evaluation.html", "results", run=run, **context)
 
 
@@ -76,7 +80,9 @@ def delete(request: Request, run_id: int, evaluation_id: int, db: DB) -> Respons
     return redirect(request, f"/runs/{run_id}/evaluation")
 
 
-def _context(db: Session, run: Run, number: int | None, sort: str, shown: int) -> dict[str, Any]:
+def _context(
+    db: Session, settings: Settings, run: Run, number: int | None, sort: str, shown: int
+) -> dict[str, Any]:
     message, hint = evaluations.refusal(run)
     made = evaluations.list_for_run(db, run.id or 0)
     chosen = evaluations.get(db, run.id or 0, number) if number else next(iter(made), None)
@@ -92,6 +98,7 @@ def _context(db: Session, run: Run, number: int | None, sort: str, shown: int) -
         "orders": ORDERS,
         "sort": order,
         **(_chosen_context(db, chosen, order, shown) if chosen else {}),
+        **(_judged_context(db, settings, chosen) if chosen else {}),
     }
 
 
@@ -110,6 +117,18 @@ def _chosen_context(
         "more": min(len(rows) - shown, SHOWN_ROWS) if len(rows) > shown else 0,
         "shown": shown,
         "max_prompt": suggested_prompts.MAX_LINKED_CHARS,
+    }
+
+
+def _judged_context(db: Session, settings: Settings, evaluation: Evaluation) -> dict[str, Any]:
+    results = evaluation_results.load(db, evaluation)
+    if results is None:
+        return {}
+    return {
+        "judged": judgements.list_for_evaluation(db, evaluation),
+        "judges": judgements.list_judges(db, settings),
+        "budget": judgements.estimate(results, judgements.MAX_PAIRS),
+        "judge_limits": judgements,
     }
 
 

@@ -53,6 +53,7 @@ LOOKED_AT = (
     *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
     *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7, 8))),
     *("/runs/5/evaluation", "/runs/5/parts/evaluation"),
+    *("/runs/5/parts/judgements?number=1", "/runs/5/evaluations/1/vote"),
     *("/runs/4/answers", "/runs/5/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
     *("/runs/4/words", "/new", "/experiments/1", "/experiments/9"),
     *("/sweeps", "/sweeps/1", "/sweeps/2", "/sweeps/new?from=run:4"),
@@ -132,7 +133,8 @@ def _export(db: Session, settings: Settings) -> None:
     tasks.start_work(task)
     exports.apply_events(task, [Finished(metrics=MEASURED)], 1)
     evaluated_runs.lay_out(db, settings, db.get_one(Run, 5))
-    evaluated_runs.evaluate(db, settings, 5, ["No."], ["Yes."], ["Yes."])
+    evaluation = evaluated_runs.evaluate(db, settings, 5, ["No."], ["Yes."], ["Yes."])
+    evaluated_runs.judge(db, settings, evaluation, [("B", "A")])
     files = RunDir(settings.runs / "5").export(task.id or 0).files
     files.mkdir(parents=True)
     (files / "README.md").write_text("# A card\n", encoding="utf-8")
@@ -315,6 +317,9 @@ CHANGES = {
     *("/new", "/new/sweep", "/queue/loaded/stop", "/queue/{run_id}/cancel"),
     *("/queue/{run_id}/hold", "/queue/{run_id}/move", "/queue/{run_id}/priority"),
     *("/runs/{run_id}/evaluations", "/runs/{run_id}/evaluations/{evaluation_id}/delete"),
+    "/runs/{run_id}/evaluations/{evaluation_id}/judgements",
+    "/runs/{run_id}/evaluations/{evaluation_id}/judgements/{judgement_id}/delete",
+    "/runs/{run_id}/evaluations/{evaluation_id}/vote",
     "/reports/precision/new",
     *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
     *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),
