@@ -17,7 +17,7 @@ const FIGURES = {
 
 /** Update all figures of a run within an element, and show tiles that now have a value. */
 export function fill(place, run) {
-  const bar = place.querySelector("progress");
+  const bar = place.querySelector("[data-run-progress]");
   if (bar && run.progress !== null) bar.value = run.progress;
   for (const spot of place.querySelectorAll("[data-put]")) {
     const name = spot.dataset.put;

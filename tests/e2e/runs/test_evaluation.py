@@ -50,6 +50,8 @@ def test_finished_run_is_evaluated_by_itself(
 
     line = page.locator("#evaluation-line")
     expect(line.get_by_role("progressbar")).to_be_visible()
+    # The bar is that of the evaluation: the run has come to its end.
+    assert line.get_by_role("progressbar").evaluate("bar => bar.value") < 1
     expect(line).to_contain_text(re.compile("Better|Worse|Changed|No clear difference"))
     metrics = get_run(studio, number)["metrics"]
     assert {"evaluation_exact_share", "evaluation_loss"} <= set(metrics)

@@ -110,7 +110,7 @@ def test_person_judges_blind_and_the_judge_is_compared(
         page = parse_page(client.get("/runs/1/evaluations/1/vote").text)
         form = page.one("form", action="/runs/1/evaluations/1/vote")
         place = form.one("input", name="position").attributes["value"]
-        answers = [one.all("p")[1].text for one in form.all("section")]
+        answers = [one.all("p")[1].text for one in form.all("div", role="group")]
         seen.add(place)
         assert f"{count} judged" in page.text
         assert sorted(answers) == sorted(["No", f"Answer {place}"])
