@@ -10,8 +10,9 @@ from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.judging import ModelJudge, Pair, PairResult, RewardJudge
 from studio.protocols.tokenizer_service import TokenizerRequest
+from studio.runner.inference.generation import generate, token_budget
 from studio.runner.inference.model_cache import ModelCache
-from studio.runner.inference.server import generate, give_scores, token_budget
+from studio.runner.inference.reading import give_scores
 from studio.runner.judges.both_orders import MAX_TOKENS, Judge, ask_both_orders
 from studio.training.data import token_preview
 

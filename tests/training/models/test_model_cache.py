@@ -14,8 +14,9 @@ from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import Lora
+from studio.runner.inference.generation import generate
 from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
-from studio.runner.inference.server import TextStream, generate
+from studio.runner.inference.text_stream import TextStream
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import CheckpointStore
 from studio.training.models import loader, positions

@@ -7,8 +7,8 @@ import pytest
 
 from studio.protocols.events import Finished, Sampled
 from studio.protocols.inference_service import GenerationRequest
+from studio.runner.inference.generation import generate
 from studio.runner.inference.model_cache import ModelCache
-from studio.runner.inference.server import generate
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

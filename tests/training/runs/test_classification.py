@@ -24,7 +24,7 @@ from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import execute_run
 from studio.runner.inference.model_cache import ModelCache
-from studio.runner.inference.server import give_scores
+from studio.runner.inference.reading import give_scores
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
 from studio.training.job import TrainingJob

@@ -22,7 +22,7 @@ from studio.recipe.exports import ExportKind, ExportSpec
 from studio.recipe.precision import DType
 from studio.runner.execution import execute_export, execute_run
 from studio.runner.inference.model_cache import ModelCache
-from studio.runner.inference.server import give_scores
+from studio.runner.inference.reading import give_scores
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
 from studio.training.data.token_preview import tokenise_row

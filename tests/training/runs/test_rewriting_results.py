@@ -14,8 +14,8 @@ from studio.protocols.events import Failed, Finished, Sampled
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
+from studio.runner.inference.generation import generate, token_budget
 from studio.runner.inference.model_cache import ModelCache
-from studio.runner.inference.server import generate, token_budget
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
 from tests.training import tiny

@@ -33,7 +33,7 @@ from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.recipe.exports import ExportSpec
 from studio.runner.execution import execute_export, execute_run
 from studio.runner.inference.model_cache import ModelCache
-from studio.runner.inference.server import tag_words
+from studio.runner.inference.reading import tag_words
 from studio.runner.training_run import load_recipe
 from studio.training.data.rows import to_training_row
 from studio.training.data.tagged_words import find_places, tokenise_words

@@ -23,8 +23,8 @@ from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.recipe.exports import ExportKind
+from studio.runner.inference.generation import generate
 from studio.runner.inference.model_cache import ModelCache
-from studio.runner.inference.server import generate
 from studio.training.data.token_preview import tokenise_prompt
 from studio.weights import language_codes
 from tests.training import tiny
