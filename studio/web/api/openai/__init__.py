@@ -1,5 +1,5 @@
 """The OpenAI-compatible API under /v1: files, fine-tuning jobs, models and completions."""
 
-from studio.web.api.openai import chat, files, jobs
+from studio.web.api.openai import chat, files, jobs, models
 
-ROUTERS = (files.router, jobs.router, chat.models_router, chat.router)
+ROUTERS = (files.router, jobs.router, models.router, chat.router)
