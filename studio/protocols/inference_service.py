@@ -9,6 +9,9 @@ and generates answers. A client sends one request per connection, and the answer
 
 without `loading` if the model is in memory; or ends with `{"failure": …}`. Closing the connection
 stops the generation.
+
+With `top_logprobs`, each piece of text comes with its tokens. With `scored_from`, the tokens of the
+prompt from there on come first, as the model expects each of them after those before it.
 """
 
 from pathlib import Path
@@ -25,6 +28,9 @@ MAX_REQUEST_BYTES = 16 * 2**20
 
 MAX_LINE_BYTES = 2**20
 """The longest line of a response."""
+
+MAX_LINE_TOKENS = 64
+"""The most tokens on a line of a response."""
 
 FinishReason = Literal["stop", "length"]
 
@@ -79,9 +85,34 @@ class GenerationRequest(Message):
     """The indices of the tokens whose scores are wanted, if each token has its own."""
     gives_tags: bool = False
     """Whether these scores are those of the tags of words."""
+    top_logprobs: int | None = None
+    """How many alternatives of each token are wanted with its log-probability; None wants neither.
+    They are those before `temperature` and `top_p` change them."""
+    scored_from: int | None = None
+    """The index of the first token of the prompt whose log-probability is wanted, too; 0 for all,
+    of which the first has none. With `most` 0, nothing is generated."""
     is_turn: bool = True
     """Whether the output is a turn of a conversation, which has no leading space, rather than a
     continuation of text."""
+
+
+class ScoredText(Message):
+    """The text of a token, and how likely it was."""
+
+    text: str
+    """Its characters; a part of a character is written as its bytes, as `\\xe6`."""
+    bytes: list[int] | None
+    """In UTF-8; None for a special token, which is no text."""
+    logprob: float | None
+    """The natural logarithm of its probability; None for the first token of a prompt."""
+
+
+class TokenScore(ScoredText):
+    """A token of an answer or of a prompt."""
+
+    id: int
+    top: list[ScoredText] = Field(default_factory=list)
+    """The likeliest tokens in its place, the likeliest first."""
 
 
 class WordTag(Message):
@@ -108,13 +139,15 @@ class GenerationEnd(Message):
 
 
 class GenerationChunk(Message):
-    """One line of a response; exactly one field is set."""
+    """One line of a response; exactly one field is set, but `text` may come with its tokens."""
 
     loading: bool = False
     """The model is being loaded."""
     started: bool = False
     """The model is loaded, and generation starts."""
     text: str = ""
+    tokens: list[TokenScore] = Field(default_factory=list)
+    """The tokens whose text begins within this piece, if their log-probabilities are wanted."""
     end: GenerationEnd | None = None
     failure: ServiceFailure | None = None
 

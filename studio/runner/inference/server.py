@@ -22,6 +22,7 @@ from studio.protocols.inference_service import (
 from studio.protocols.tokenizer_service import ServiceFailure
 from studio.runner.inference.generation import generate, token_budget
 from studio.runner.inference.model_cache import ModelCache
+from studio.runner.inference.prompt_scores import send_prompt_scores
 from studio.runner.inference.reading import read
 from studio.training import exception_mapping
 
@@ -109,11 +110,15 @@ def _respond(
         return read(request, model)
     budget = token_budget(request, model.config.get_text_config())
     send(GenerationChunk(started=True))
+    if request.scored_from is not None:
+        send_prompt_scores(request, model, tokenizer, send)
+    if budget == 0:
+        return GenerationEnd(reason="length", tokens=0)
     return generate(
         request.model_copy(update={"most": budget}),
         model,
         tokenizer,
-        lambda text: send(GenerationChunk(text=text)),
+        send,
         is_gone,
     )
 

@@ -50,7 +50,11 @@ def _ask(
         return error.message  # No verdict on this pair; others may fit.
     parts: list[str] = []
     generate(
-        filled.model_copy(update={"most": most}), model, tokenizer, parts.append, lambda: False
+        filled.model_copy(update={"most": most}),
+        model,
+        tokenizer,
+        lambda chunk: parts.append(chunk.text),
+        lambda: False,
     )
     return "".join(parts)
 

@@ -14,12 +14,12 @@ from studio.errors import InvalidError
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import Lora
-from studio.runner.inference.generation import generate
 from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
 from studio.runner.inference.text_stream import TextStream
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import CheckpointStore
 from studio.training.models import loader, positions
+from tests.support import generated_answers
 from tests.training.tiny import RECIPE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -88,7 +88,6 @@ def answer(
     lora: dict[str, Any] | None = None,
     options: dict[str, Any] | None = None,
 ) -> str:
-    said: list[str] = []
     asked = GenerationRequest(
         model=str(base),
         adapter=str(tuned or ""),
@@ -102,8 +101,7 @@ def answer(
         is_turn=False,
     )
     with voices.model_for(asked) as (model, tokenizer):
-        generate(asked, model, tokenizer, said.append, lambda: False)
-    return "".join(said)
+        return generated_answers.answer(asked, model, tokenizer).text
 
 
 def test_adapter_changes_answers_without_changing_base(

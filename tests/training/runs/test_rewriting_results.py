@@ -14,10 +14,11 @@ from studio.protocols.events import Failed, Finished, Sampled
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
-from studio.runner.inference.generation import generate, token_budget
+from studio.runner.inference.generation import token_budget
 from studio.runner.inference.model_cache import ModelCache
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import load_recipe
+from tests.support import generated_answers
 from tests.training import tiny
 from tests.training.export.test_export import exported
 from tests.training.runs.test_sequence_to_sequence import (
@@ -95,14 +96,13 @@ def test_inference_service_writes_the_same(
         most=8,
         temperature=0.0,
     )
-    pieces: list[str] = []
     with ModelCache().model_for(asked) as (model, tokenizer):
-        end = generate(asked, model, tokenizer, pieces.append, lambda: False)
+        found = generated_answers.answer(asked, model, tokenizer)
         plain = written(model, tokenizer)
         assert token_budget(asked, model.config) == asked.most
 
-    assert "".join(pieces).strip() == plain
-    assert 0 < end.tokens <= 8
+    assert found.text.strip() == plain
+    assert 0 < found.end.tokens <= 8
 
 
 BEAMS: Changes = {"rewriting__num_beams": 4, "rewriting__length_penalty": 2.0}
@@ -151,10 +151,9 @@ def test_beams_write_what_upstream_writes(searched: RunDir) -> None:
             num_beams=4,
             length_penalty=2.0,
         )
-        pieces: list[str] = []
         with ModelCache().model_for(asked) as (loaded, tokenizer):
-            generate(asked, loaded, tokenizer, pieces.append, lambda: False)
-        assert "".join(pieces).strip() == event.answer
+            found = generated_answers.answer(asked, loaded, tokenizer)
+        assert found.text.strip() == event.answer
 
 
 def test_saved_model_searches_as_the_run_whatever_its_base_does(

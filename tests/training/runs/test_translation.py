@@ -23,10 +23,10 @@ from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.recipe.exports import ExportKind
-from studio.runner.inference.generation import generate
 from studio.runner.inference.model_cache import ModelCache
 from studio.training.data.token_preview import tokenise_prompt
 from studio.weights import language_codes
+from tests.support import generated_answers
 from tests.training import tiny
 from tests.training.export.test_export import exported
 from tests.training.runs.test_sequence_to_sequence import (
@@ -153,11 +153,10 @@ def test_try_it_writes_the_same(name: str, runs: dict[str, RunDir]) -> None:
         most=8,
         temperature=0.0,
     )
-    pieces: list[str] = []
     with ModelCache().model_for(asked) as (model, tokenizer):
-        generate(asked, model, tokenizer, pieces.append, lambda: False)
+        found = generated_answers.answer(asked, model, tokenizer)
 
-    assert "".join(pieces).strip() == event.answer
+    assert found.text.strip() == event.answer
 
 
 @pytest.mark.parametrize("name", ["mbart50", "nllb"])
