@@ -179,8 +179,8 @@ def test_base_model_cannot_be_deleted(client: TestClient) -> None:
     [
         ({"model": "gpt-4o"}, (404, "model_not_found", "model")),
         ({"model": "ft:starter:local::9"}, (404, "model_not_found", "model")),
-        ({"n": 2}, (400, "unsupported_parameter", "n")),
-        ({"logprobs": True}, (400, "unsupported_parameter", "logprobs")),
+        ({"best_of": 2}, (400, "unsupported_parameter", "best_of")),
+        ({"logit_bias": {"5": 1}}, (400, "unsupported_parameter", "logit_bias")),
         ({"tools": [{"type": "function"}]}, (400, "unsupported_parameter", "tools")),
         (
             {"response_format": {"type": "json_object"}},

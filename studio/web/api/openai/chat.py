@@ -5,7 +5,7 @@ Neither a thread nor a session is held while a model generates, and a disconnect
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -14,18 +14,18 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
 from studio.errors import StudioError, UnavailableError
-from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.protocols.inference_service import GenerationChunk, GenerationRequest
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import service_clients
 from studio.services.models.served_models import ServedModel
-from studio.services.models.service_clients import ResponseStream
 from studio.services.openai import model_names
+from studio.web.api.openai.answers import Answers
 from studio.web.api.openai.chat_bodies import (
     ChatCompletionRequest,
     CompletionRequest,
     GenerationOptions,
 )
-from studio.web.api.openai.chat_responses import ResponseBuilder
+from studio.web.api.openai.chat_responses import Choice, ResponseBuilder
 from studio.web.http import errors
 from studio.web.http.errors import status_for
 
@@ -37,27 +37,34 @@ T = TypeVar("T")
 @router.post("/chat/completions")
 async def chat(sent: ChatCompletionRequest, request: Request) -> Response:
     """Answer a conversation, with the chat template the model was trained with."""
-    return await _respond(request, sent.to_request(), ResponseBuilder(sent.model, is_chat=True))
+    return await _respond(request, sent.to_request(), is_chat=True)
 
 
 @router.post("/completions")
 async def complete(sent: CompletionRequest, request: Request) -> Response:
     """Continue a text, without a chat template."""
-    return await _respond(request, sent.to_request(), ResponseBuilder(sent.model, is_chat=False))
+    return await _respond(request, sent.to_request(), is_chat=False)
 
 
-async def _respond(
-    request: Request, options: GenerationOptions, builder: ResponseBuilder
-) -> Response:
-    generation_request = await _build_request(request, options)
-    stream = await _until_disconnect(
-        request, service_clients.open_stream(request.app.state.settings, generation_request)
+async def _respond(request: Request, options: GenerationOptions, *, is_chat: bool) -> Response:
+    asked = await _build_request(request, options)
+    builder = ResponseBuilder(
+        options.model,
+        is_chat,
+        has_logprobs=asked.top_logprobs is not None,
+        prompt_tokens=len(asked.ids),
     )
+    scored = 0 if asked.scored_from is None else len(asked.ids) - asked.scored_from
+    choices = [Choice(index, options.prefix, scored) for index in range(options.count)]
+    requests = [asked.model_copy(update={"seed": seed}) for seed in options.seeds]
+    answers = Answers(request.app.state.settings, requests)
+    await _until_disconnect(request, answers.start())
+    pieces = _add_pieces(answers, choices)
     if options.is_streamed:
-        parts = _stream_events(stream, builder, len(generation_request.ids), options)
-        return StreamingResponse(parts, media_type="text/event-stream")
-    text, end = await _until_disconnect(request, _collect_answer(stream))
-    return JSONResponse(builder.full_response(text, end, len(generation_request.ids)))
+        events = _stream_events(pieces, builder, choices, wants_usage=options.wants_usage)
+        return StreamingResponse(events, media_type="text/event-stream")
+    await _until_disconnect(request, _read_all(pieces))
+    return JSONResponse(builder.full_response(choices))
 
 
 async def _build_request(request: Request, options: GenerationOptions) -> GenerationRequest:
@@ -75,36 +82,51 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
     return served_model.fill_in(options.options, options.model, prompt)
 
 
-async def _collect_answer(stream: ResponseStream) -> tuple[str, GenerationEnd]:
+async def _add_pieces(
+    answers: Answers, choices: list[Choice]
+) -> AsyncGenerator[tuple[Choice, str, GenerationChunk]]:
+    """Add pieces to choices as they arrive, and yield each with its text.
+
+    Fewer answers than choices are generated if all would be equal.
+    """
     try:
-        chunks = [chunk async for chunk in stream.chunks()]
+        async for index, chunk in answers.chunks():
+            for choice in choices[index :: len(answers.requests)]:
+                yield choice, choice.add(chunk), chunk
     finally:
-        await stream.close()
-    *parts, end = chunks
-    assert isinstance(end, GenerationEnd)  # noqa: S101 -- the last chunk is always the end
-    return "".join(map(str, parts)), end
+        await answers.close()
+
+
+async def _read_all(pieces: AsyncIterator[object]) -> None:
+    async for _piece in pieces:
+        pass
 
 
 async def _stream_events(
-    stream: ResponseStream, builder: ResponseBuilder, prompt: int, options: GenerationOptions
+    pieces: AsyncGenerator[tuple[Choice, str, GenerationChunk]],
+    builder: ResponseBuilder,
+    choices: list[Choice],
+    *,
+    wants_usage: bool,
 ) -> AsyncIterator[str]:
-    """Yield an answer as events. An error at this point can only be sent as one of them."""
-    usage = {"usage": None} if options.wants_usage else {}
+    """Yield answers as events. An error at this point can only be sent as one of them."""
+    usage = {"usage": None} if wants_usage else {}
     try:
-        yield _format_event(builder.first_chunk() | usage)
-        async for chunk in stream.chunks():
-            if isinstance(chunk, GenerationEnd):
-                yield _format_event(builder.last_chunk(chunk) | usage)
-                if options.wants_usage:
-                    yield _format_event(builder.usage_chunk(chunk, prompt))
-            elif chunk:
-                yield _format_event(builder.text_chunk(chunk) | usage)
+        async for choice, text, chunk in pieces:
+            if chunk.started:
+                yield _format_event(builder.first_chunk(choice) | usage)
+            elif chunk.end is not None:
+                yield _format_event(builder.last_chunk(choice) | usage)
+            elif text or chunk.tokens:
+                yield _format_event(builder.text_chunk(choice, text, chunk.tokens) | usage)
+        if wants_usage:
+            yield _format_event(builder.usage_chunk(choices))
         yield "data: [DONE]\n\n"
     except StudioError as error:
         payload = errors.openai_error_response(error, status_for(error)).body
         yield f"data: {bytes(payload).decode()}\n\n"
     finally:
-        await stream.close()
+        await pieces.aclose()
 
 
 def _format_event(data: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """What chat completions and completions are asked: the fields of their bodies."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
@@ -27,21 +27,17 @@ IGNORED_FIELDS = frozenset(
 
 NEUTRAL_VALUES: dict[str, Collection[object]] = {
     "best_of": (1,),
-    "echo": (False,),
     "frequency_penalty": (0, 0.0),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "logit_bias": ({},),
-    "logprobs": (False, 0),
     "modalities": (["text"],),
-    "n": (1,),
     "presence_penalty": (0, 0.0),
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "audio": (),
     "prediction": (),
     "verbosity": (),
@@ -94,13 +90,27 @@ class GenerationOptions:
     """The sampling options; the model and the tokens are filled in later."""
     is_streamed: bool
     wants_usage: bool
+    count: int
+    """How many answers are wanted."""
+    prefix: str = ""
+    """What each answer begins with, if the prompt is repeated."""
+
+    @property
+    def seeds(self) -> list[int | None]:
+        """The seed of each answer that has to be generated."""
+        if self.options.temperature == 0 or self.options.most == 0:
+            return [self.options.seed]  # All answers are equal.
+        seed = self.options.seed
+        return [None if seed is None else seed + index for index in range(self.count)]
 
 
 class _GenerationBody(Body):
     model: Annotated[str, Len(1, 1000)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
+    max_tokens: Annotated[int, Ge(0), Le(2**20)] | None = None
+    n: Annotated[int, Ge(1), Le(8)] | None = None
+    """How many answers are wanted; each after the first has the next seed."""
     temperature: Annotated[float, Ge(0), Le(2)] | None = None
     top_p: Annotated[float, Ge(0), Le(1)] | None = None
     stop: Annotated[str, Len(1, 1000)] | (
@@ -109,7 +119,12 @@ class _GenerationBody(Body):
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
 
     def _to_request(
-        self, row: dict[str, Any], max_tokens: int | None, *, is_turn: bool
+        self,
+        row: dict[str, Any],
+        max_tokens: int | None,
+        *,
+        top_logprobs: int | None,
+        is_turn: bool,
     ) -> GenerationOptions:
         check_fields(self, IGNORED_FIELDS, NEUTRAL_VALUES)
         options = self.stream_options or StreamOptions()
@@ -125,6 +140,7 @@ class _GenerationBody(Body):
             # 0 would leave no token to sample; the smallest share keeps the likeliest one.
             top_p=1.0 if self.top_p is None else max(self.top_p, 1e-6),
             seed=self.seed,
+            top_logprobs=top_logprobs,
             is_turn=is_turn,
         )
         return GenerationOptions(
@@ -133,13 +149,19 @@ class _GenerationBody(Body):
             options=generation_request,
             is_streamed=bool(self.stream),
             wants_usage=options.include_usage,
+            count=self.n or 1,
         )
 
 
 class ChatCompletionRequest(_GenerationBody):
     messages: Annotated[list[Turn], Len(1, 10_000)]
+    max_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
     max_completion_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
     """Takes precedence over `max_tokens`; without either, up to the model's context length."""
+    logprobs: bool | None = None
+    """Whether the log-probability of each token is wanted."""
+    top_logprobs: Annotated[int, Ge(0), Le(20)] | None = None
+    """How many of the likeliest tokens are wanted in the place of each; needs `logprobs`."""
 
     def to_request(self) -> GenerationOptions:
         """Return the validated options.
@@ -148,13 +170,24 @@ class ChatCompletionRequest(_GenerationBody):
             InvalidError: A field asks for something unsupported.
 
         """
-        row = {"messages": [turn.to_message() for turn in self.messages]}
-        max_tokens = self.max_completion_tokens or self.max_tokens
-        return self._to_request(row, max_tokens, is_turn=True)
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidError(
+                "top_logprobs needs logprobs.", hint="Set logprobs to true.", param="top_logprobs"
+            )
+        return self._to_request(
+            {"messages": [turn.to_message() for turn in self.messages]},
+            self.max_completion_tokens or self.max_tokens,
+            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            is_turn=True,
+        )
 
 
 class CompletionRequest(_GenerationBody):
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Len(1, 1)]
+    logprobs: Annotated[int, Ge(0), Le(5)] | None = None
+    """How many of the likeliest tokens are wanted in the place of each, with log-probabilities."""
+    echo: bool | None = None
+    """Whether the prompt is repeated before the answer, with log-probabilities if wanted."""
 
     def to_request(self) -> GenerationOptions:
         """Return the validated options.
@@ -166,6 +199,16 @@ class CompletionRequest(_GenerationBody):
         text = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
         if not text:
             raise InvalidError("The prompt is empty.", param="prompt")
-        return self._to_request(
-            {"text": text}, self.max_tokens or _DEFAULT_COMPLETION_TOKENS, is_turn=False
-        )
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidError(
+                "max_tokens is 0, so there would be no answer.",
+                hint="Allow at least one token, or set echo to true.",
+                param="max_tokens",
+            )
+        most = _DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+        asked = self._to_request({"text": text}, most, top_logprobs=self.logprobs, is_turn=False)
+        if not self.echo:
+            return asked
+        scored_from = None if self.logprobs is None else 0
+        options = asked.options.model_copy(update={"scored_from": scored_from})
+        return replace(asked, options=options, prefix=text)
