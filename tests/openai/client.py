@@ -270,6 +270,65 @@ def check_a_text_is_gone_on_with() -> None:
     assert len(list(parts)) > 1
 
 
+def check_an_answer_has_its_logprobs() -> None:
+    words: dict[str, Any] = {
+        "model": known["model"],
+        "messages": QUESTION,
+        "max_tokens": 8,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 4,
+    }
+    told = client.chat.completions.create(**words).choices[0]
+    streamed = client.chat.completions.create(**words, stream=True)
+    content = told.logprobs.content
+    parts = [one.choices[0].logprobs for one in streamed if one.choices]
+    joined = b"".join(bytes(one.bytes or []) for one in content).decode()
+
+    assert joined.lstrip() == told.message.content
+    for one in content:
+        # Greedy decoding takes the likeliest.
+        assert (one.token, one.logprob) == (one.top_logprobs[0].token, one.top_logprobs[0].logprob)
+        assert 0 >= one.top_logprobs[0].logprob >= one.top_logprobs[3].logprob
+    assert [one for part in parts if part for one in part.content] == content
+
+
+def check_a_prompt_is_scored() -> None:
+    text = "Once upon a time"
+    words = {"model": known["model"], "prompt": text, "echo": True, "logprobs": 2}
+    told = client.completions.create(**words, max_tokens=0)
+    longer = client.completions.create(**words, max_tokens=3, temperature=0)
+    scored = told.choices[0].logprobs
+
+    assert (told.choices[0].text, told.usage.completion_tokens) == (text, 0)
+    assert scored.token_logprobs[0] is None
+    assert len(scored.tokens) == told.usage.prompt_tokens
+    assert all(logprob < 0 for logprob in scored.token_logprobs[1:])
+    assert longer.choices[0].text.startswith(text)
+    found = longer.choices[0].logprobs
+    assert found.tokens[: len(scored.tokens)] == scored.tokens
+    assert len(found.tokens) in (len(scored.tokens) + n for n in (0, 1, 2, 3))
+    refusal = refused(
+        openai.BadRequestError,
+        lambda: client.completions.create(model="starter", prompt=text, max_tokens=0),
+    )
+    assert "set echo to true" in str(refusal)
+
+
+def check_several_answers_are_told_apart() -> None:
+    words = {"model": "starter", "messages": QUESTION, "max_tokens": 6, "n": 3}
+    drawn = client.chat.completions.create(**words, temperature=1.5, seed=3)
+    again = client.chat.completions.create(**words, temperature=1.5, seed=3)
+    equal = client.chat.completions.create(**words, temperature=0)
+    second = client.chat.completions.create(**words | {"n": 1}, temperature=1.5, seed=4)
+    said = [choice.message.content for choice in drawn.choices]
+
+    assert said == [choice.message.content for choice in again.choices]
+    assert (len(set(said)), said[1]) == (3, second.choices[0].message.content)
+    assert len({choice.message.content for choice in equal.choices}) == 1
+    assert 3 < equal.usage.completion_tokens <= 18
+
+
 def check_whoever_hangs_up_keeps_nobody_waiting() -> None:
     stream = client.chat.completions.create(model="starter", messages=QUESTION, stream=True)
     next(iter(stream))
