@@ -35,7 +35,7 @@ MAX_PREVIEW_CHARACTERS = 2000
 TemplateSource = Literal["model", "chatml", "plain", "none"]
 """Where turns get their format from. With `none`, they are a prompt and its answer as plain text,
 as encoder-decoder models read and write them."""
-RequestKind = Literal["tokens", "templates", "prompt", "reading", "steps", "words"]
+RequestKind = Literal["tokens", "templates", "prompt", "answer", "reading", "steps", "words"]
 
 
 def packing_window(number: int) -> range:
@@ -191,14 +191,15 @@ class PromptTokens(Message):
     """A tokenized prompt: turns rendered by the chat template, or plain text.
 
     A `reading` ends where the row does, and is truncated as in training, and so are `steps` and
-    `words`.
+    `words`. An `answer` ends with the last turn and is not truncated.
     """
 
     ids: list[int]
     stops: list[int]
     """The token IDs that end an answer."""
     places: list[int] = []
-    """The indices of the tokens at which steps end, or which say what the words are."""
+    """The indices of the tokens at which steps end, or which say what the words are; of an answer,
+    that of its first token."""
     spoken: dict[str, int] = {}
     """What makes a model write the target language, by the names of `generate`."""
 

@@ -315,6 +315,23 @@ def check_a_prompt_is_scored() -> None:
     assert "set echo to true" in str(refusal)
 
 
+def check_an_answer_is_scored_as_it_is_written() -> None:
+    """Give what a model wrote to be scored: it is as likely as when it was written."""
+    words = {"model": known["model"], "messages": QUESTION, "logprobs": True}
+    told = client.chat.completions.create(**words, max_tokens=4, temperature=0)
+    answer = told.choices[0].message.content
+    given = client.chat.completions.create(**words, extra_body={"x_studio": {"score": answer}})
+    wrote, scored = (one.choices[0].logprobs.content for one in (told, given))
+
+    assert given.choices[0].message.content == answer
+    assert given.usage.prompt_tokens == told.usage.prompt_tokens
+    assert given.usage.completion_tokens == len(scored)
+    if [one.bytes for one in scored[: len(wrote)]] == [one.bytes for one in wrote]:
+        for mine, theirs in zip(scored, wrote, strict=False):
+            assert abs(mine.logprob - theirs.logprob) < 1e-4
+    assert scored[-1].bytes is None  # the token that ends the turn
+
+
 def check_several_answers_are_told_apart() -> None:
     words = {"model": "starter", "messages": QUESTION, "max_tokens": 6, "n": 3}
     drawn = client.chat.completions.create(**words, temperature=1.5, seed=3)

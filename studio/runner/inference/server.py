@@ -25,6 +25,7 @@ from studio.runner.inference.model_cache import ModelCache
 from studio.runner.inference.prompt_scores import send_prompt_scores
 from studio.runner.inference.reading import read
 from studio.training import exception_mapping
+from studio.training.evaluation.sample_answers import record_compute_formats
 
 REQUEST_SECONDS = 5.0
 """How long a request may take to arrive. Clients are the studio's own processes on this machine."""
@@ -110,10 +111,12 @@ def _respond(
         return read(request, model)
     budget = token_budget(request, model.config.get_text_config())
     send(GenerationChunk(started=True))
+    formats: set[str] = set()
     if request.scored_from is not None:
-        send_prompt_scores(request, model, tokenizer, send)
+        with record_compute_formats(model) as formats:
+            send_prompt_scores(request, model, tokenizer, send)
     if budget == 0:
-        return GenerationEnd(reason="length", tokens=0)
+        return GenerationEnd(reason="length", tokens=0, computed_in=" and ".join(sorted(formats)))
     return generate(
         request.model_copy(update={"most": budget}),
         model,

@@ -188,6 +188,9 @@ _HANDLERS: dict[
     "prompt": lambda request, it, _sizes: TokenizerResponse(
         prompt=token_preview.tokenise_prompt(request, it)
     ),
+    "answer": lambda request, it, _sizes: TokenizerResponse(
+        prompt=token_preview.tokenise_answer(request, it)
+    ),
     "reading": lambda request, it, _sizes: TokenizerResponse(
         prompt=token_preview.tokenise_row(request, it)
     ),

@@ -386,6 +386,23 @@ def tokenise_row(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) 
     return PromptTokens(ids=labelled.ids[: request.max_length], stops=[])
 
 
+def tokenise_answer(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
+    """Return the tokens of a conversation up to the end of its last turn, an answer.
+
+    Raises:
+        InvalidError: it is no conversation, or its last turn is empty.
+        TrainingError: the chat template cannot render it, or there is none.
+
+    """
+    row = rated_answer(_parse_row(request))
+    chat_templates.set_chat_template(tokenizer, request.chat_template)
+    (labelled,) = label_rows([row], ChatTemplate(tokenizer), tokenizer)
+    places = [place for place, label in enumerate(labelled.labels) if label != IGNORE_INDEX]
+    if not places:
+        raise InvalidError("The answer has no tokens.", param="messages")
+    return PromptTokens(ids=labelled.ids[: places[-1] + 1], stops=[], places=places[:1])
+
+
 def tokenise_solution(
     request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
 ) -> PromptTokens:

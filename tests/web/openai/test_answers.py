@@ -48,8 +48,9 @@ def answer(request: GenerationRequest) -> Iterator[GenerationChunk]:
     """Write "Goé." in four tokens, two of which are parts of a character."""
     yield STARTED
     wants_tokens = request.top_logprobs is not None
-    if request.scored_from is not None:
-        prompt = [token("x", -2.0 if place else None) for place, _ in enumerate(request.ids)]
+    if (start := request.scored_from) is not None:
+        places = range(start, len(request.ids))
+        prompt = [token("x", -2.0 if place else None) for place in places]
         yield GenerationChunk(text="Once upon", tokens=prompt)
     if request.most == 0:
         yield GenerationChunk(end=GenerationEnd(reason="length", tokens=0))
@@ -236,9 +237,31 @@ def test_equal_answers_are_generated_once(
     assert len(service.requests) == 1
 
 
+def test_given_answer_is_scored(client: TestClient, service: FakeInferenceService) -> None:
+    ask(client, "chat/completions", ASKED)
+    body = ASKED | {"logprobs": True, "x_studio": {"score": "Four."}}
+    told = ask(client, "chat/completions", body)
+    (choice,) = told["choices"]
+    prompt, scored = service.requests
+
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Four.", "stop")
+    # One token for each character, and the one that ends the turn.
+    assert len(choice["logprobs"]["content"]) == 6
+    assert told["usage"]["prompt_tokens"] == len(prompt.ids) == scored.scored_from
+    assert told["usage"]["completion_tokens"] == 6
+    assert scored.ids[: len(prompt.ids)] == prompt.ids
+    assert scored.ids[-1] in prompt.stops
+    assert scored.most == 0
+    pieces = stream(client, "chat/completions", body)
+    assert "".join(one["choices"][0]["delta"].get("content", "") for one in pieces) == "Four."
+
+
 @pytest.mark.parametrize(
     ("path", "extra", "param"),
     [
+        ("chat/completions", {"x_studio": {"score": "Four."}}, "logprobs"),
+        ("chat/completions", {"logprobs": True, "x_studio": {"score": ""}}, "x_studio.score"),
+        ("chat/completions", {"x_studio": {"scores": "Four."}}, "scores"),
         ("chat/completions", {"top_logprobs": 3}, "top_logprobs"),
         ("chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ("chat/completions", {"n": 9}, "n"),

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from studio.errors import StudioError
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
 from studio.services.models import service_clients
 from studio.settings import Settings
 
-_WAITING_CHUNKS = 64
-"""How many pieces may wait for a slow client."""
+_Received = tuple[int, GenerationChunk] | asyncio.Task[None]
+"""A piece of an answer, or the task that has read one to its end or failed."""
 
 
 @dataclass(slots=True)
@@ -20,10 +21,8 @@ class Answers:
     settings: Settings
     requests: Sequence[GenerationRequest]
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    _received: asyncio.Queue[tuple[int, GenerationChunk | Exception]] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_CHUNKS)
-    )
-    _next: tuple[int, GenerationChunk | Exception] | None = None
+    _received: asyncio.Queue[_Received] = field(default_factory=asyncio.Queue)
+    _first: _Received | None = None
 
     async def start(self) -> None:
         """Return when the first answer starts.
@@ -32,17 +31,17 @@ class Answers:
             StudioError: A request or the model is invalid, or cannot be loaded.
 
         """
-        self._tasks = [
-            asyncio.ensure_future(self._read(index)) for index in range(len(self.requests))
-        ]
+        for index in range(len(self.requests)):
+            task = asyncio.ensure_future(self._read(index))
+            task.add_done_callback(self._received.put_nowait)
+            self._tasks.append(task)
         try:
-            self._next = await self._received.get()
-        except asyncio.CancelledError:
+            self._first = await self._received.get()
+            if isinstance(self._first, asyncio.Task):
+                self._first.result()
+        except BaseException:
             await self.close()
             raise
-        if isinstance(self._next[1], Exception):
-            await self.close()
-            raise self._next[1]
 
     async def chunks(self) -> AsyncIterator[tuple[int, GenerationChunk]]:
         """Yield pieces of each answer with its index, until all have ended.
@@ -53,30 +52,28 @@ class Answers:
         """
         running = len(self.requests)
         while running:
-            index, chunk = self._next or await self._received.get()
-            self._next = None
-            if isinstance(chunk, Exception):
-                raise chunk
-            running -= chunk.end is not None
-            yield index, chunk
+            received = self._first or await self._received.get()
+            self._first = None
+            if isinstance(received, asyncio.Task):
+                received.result()
+                running -= 1
+            else:
+                yield received
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with suppress(asyncio.CancelledError):
+            with suppress(asyncio.CancelledError, StudioError):
                 await task
 
     async def _read(self, index: int) -> None:
+        stream = await service_clients.open_stream(self.settings, self.requests[index])
         try:
-            stream = await service_clients.open_stream(self.settings, self.requests[index])
-            try:
-                chunk = GenerationChunk(started=True)
-                await self._received.put((index, chunk))
-                while chunk.end is None:
-                    chunk = await stream.read()
-                    await self._received.put((index, chunk))
-            finally:
-                await stream.close()
-        except Exception as error:  # noqa: BLE001 -- whoever reads the answers raises it
-            await self._received.put((index, error))
+            chunk = GenerationChunk(started=True)
+            self._received.put_nowait((index, chunk))
+            while chunk.end is None:
+                chunk = await stream.read()
+                self._received.put_nowait((index, chunk))
+        finally:
+            await stream.close()

@@ -48,14 +48,15 @@ async def complete(sent: CompletionRequest, request: Request) -> Response:
 
 async def _respond(request: Request, options: GenerationOptions, *, is_chat: bool) -> Response:
     asked = await _build_request(request, options)
+    scored = 0 if asked.scored_from is None else len(asked.ids) - asked.scored_from
+    is_score = options.kind == "answer"
     builder = ResponseBuilder(
         options.model,
         is_chat,
         has_logprobs=asked.top_logprobs is not None,
-        prompt_tokens=len(asked.ids),
+        prompt_tokens=len(asked.ids) - (scored if is_score else 0),
     )
-    scored = 0 if asked.scored_from is None else len(asked.ids) - asked.scored_from
-    choices = [Choice(index, options.prefix, scored) for index in range(options.count)]
+    choices = [Choice(index, options.prefix, scored, is_score) for index in range(options.count)]
     requests = [asked.model_copy(update={"seed": seed}) for seed in options.seeds]
     answers = Answers(request.app.state.settings, requests)
     await _until_disconnect(request, answers.start())
@@ -77,9 +78,12 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
 
     async with state.seats.readers:
         served_model = await run_in_threadpool(found)
-    row = Row(kind="prompt", model=served_model.folder, row=options.row)
+    row = Row(kind=options.kind, model=served_model.folder, row=options.row)
     prompt = await run_in_threadpool(service_clients.render_prompt, settings, row)
-    return served_model.fill_in(options.options, options.model, prompt)
+    asked = served_model.fill_in(options.options, options.model, prompt)
+    if options.kind == "answer":
+        return asked.model_copy(update={"scored_from": prompt.places[0]})
+    return asked
 
 
 async def _add_pieces(

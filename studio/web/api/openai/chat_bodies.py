@@ -65,6 +65,11 @@ class TextPart(Body):
     text: str
 
 
+class ChatStudioOptions(Body):
+    score: Annotated[str, Len(1, 1_000_000)] | None = None
+    """An answer whose tokens are scored: nothing is generated."""
+
+
 class Turn(Body):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Len(1, 1000)]
@@ -93,7 +98,9 @@ class GenerationOptions:
     count: int
     """How many answers are wanted."""
     prefix: str = ""
-    """What each answer begins with, if the prompt is repeated."""
+    """What each answer begins with: the prompt, if it is repeated, or the answer that is scored."""
+    kind: Literal["prompt", "answer"] = "prompt"
+    """How the tokenizer service reads the row: with an answer that is scored, or without."""
 
     @property
     def seeds(self) -> list[int | None]:
@@ -162,6 +169,7 @@ class ChatCompletionRequest(_GenerationBody):
     """Whether the log-probability of each token is wanted."""
     top_logprobs: Annotated[int, Ge(0), Le(20)] | None = None
     """How many of the likeliest tokens are wanted in the place of each; needs `logprobs`."""
+    x_studio: ChatStudioOptions | None = None
 
     def to_request(self) -> GenerationOptions:
         """Return the validated options.
@@ -174,11 +182,26 @@ class ChatCompletionRequest(_GenerationBody):
             raise InvalidError(
                 "top_logprobs needs logprobs.", hint="Set logprobs to true.", param="top_logprobs"
             )
-        return self._to_request(
+        asked = self._to_request(
             {"messages": [turn.to_message() for turn in self.messages]},
             self.max_completion_tokens or self.max_tokens,
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             is_turn=True,
+        )
+        own = self.x_studio or ChatStudioOptions()
+        check_fields(own, (), {})
+        return asked if own.score is None else self._score(asked, own.score)
+
+    def _score(self, asked: GenerationOptions, answer: str) -> GenerationOptions:
+        if not self.logprobs:
+            raise InvalidError(
+                "x_studio.score needs logprobs.", hint="Set logprobs to true.", param="logprobs"
+            )
+        # Where the answer begins is known once it has tokens.
+        options = asked.options.model_copy(update={"most": 0, "scored_from": 0})
+        messages = [*asked.row["messages"], {"role": "assistant", "content": answer}]
+        return replace(
+            asked, row={"messages": messages}, options=options, prefix=answer, kind="answer"
         )
 
 

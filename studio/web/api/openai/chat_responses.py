@@ -19,6 +19,8 @@ class Choice:
     """What it begins with: the prompt, if it is repeated, or a text that is scored."""
     prefix_tokens: int = 0
     """How many of its tokens the prefix has."""
+    is_score: bool = False
+    """Whether the prefix takes the place of an answer."""
     text: str = ""
     tokens: list[TokenScore] = field(default_factory=list)
     end: GenerationEnd | None = None
@@ -34,6 +36,9 @@ class Choice:
         self.text += new
         self.tokens += chunk.tokens
         self.end = chunk.end
+        if chunk.end is not None and self.is_score:
+            changes = {"reason": "stop", "tokens": self.prefix_tokens}
+            self.end = chunk.end.model_copy(update=changes)
         return new
 
 
