@@ -3,42 +3,59 @@
 from collections.abc import Callable
 
 import torch
-from transformers import (
-    LogitsProcessor,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    StoppingCriteria,
-)
-from transformers.generation.streamers import BaseStreamer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
 
 from studio.errors import InvalidError
-from studio.protocols.inference_service import (
-    GenerationChunk,
-    GenerationEnd,
-    GenerationRequest,
-)
+from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
 from studio.recipe.base import BeamSearch
-from studio.runner.inference.prompt_scores import likelihoods
-from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
+from studio.runner.inference.answer import Answer, start_answer
+from studio.runner.inference.decoding import decode
 from studio.training.evaluation.sample_answers import record_compute_formats
 
 
-class _TokenStreamer(BaseStreamer):  # type: ignore[misc] # upstream is untyped
-    """Passes each token on, except for the prompt, which arrives first."""
+def generate(
+    request: GenerationRequest,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    send: Callable[[GenerationChunk], None],
+    is_gone: Callable[[], bool],
+) -> GenerationEnd:
+    """Generate one answer and send its text as it arrives. Stop when the client is gone."""
+    assert request.most is not None  # noqa: S101 -- within the budget of the model
+    answer = start_answer(request, request.most, tokenizer, model.device, send, is_gone)
+    if request.num_beams > 1:
+        search(answer, model, tokenizer)
+    else:
+        decode([answer], model, tokenizer)
+    assert answer.end is not None  # noqa: S101 -- decoded to its end
+    return answer.end
 
-    def __init__(self, on_token: Callable[[int], None]) -> None:
-        self._on_token = on_token
-        self._is_prompt = True
 
-    def put(self, value: torch.Tensor) -> None:
-        if self._is_prompt:
-            self._is_prompt = False
+def search(answer: Answer, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Follow several drafts of an answer; which of them it becomes is known at the end."""
+    request = answer.request
+    if request.seed is not None:
+        torch.manual_seed(request.seed)
+    inputs = torch.tensor([request.ids], device=model.device)
+    with torch.inference_mode(), record_compute_formats(model) as formats:
+        output = model.generate(
+            input_ids=inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=answer.most,
+            eos_token_id=request.stops,
+            pad_token_id=tokenizer.pad_token_id,
+            stopping_criteria=[_StopWhen(answer.is_gone)],
+            **_search_arguments(request),
+            **request.spoken,
+        )
+    start = 1 if model.config.is_encoder_decoder else len(request.ids)
+    computed_in = " and ".join(sorted(formats))
+    for token in output[0, start:].tolist():
+        answer.add(token, None)
+        if answer.end_if_done(computed_in):
             return
-        for token in value.flatten().tolist():
-            self._on_token(token)
-
-    def end(self) -> None:
-        """Do nothing: no token is buffered."""
+    answer.most = len(answer.written)
+    answer.end_if_done(computed_in)
 
 
 class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
@@ -49,71 +66,6 @@ class _StopWhen(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
         self, input_ids: torch.Tensor, _scores: torch.Tensor, **_rest: object
     ) -> torch.Tensor:
         return torch.full((len(input_ids),), self._should_stop(), device=input_ids.device)
-
-
-class _RawLogits(LogitsProcessor):  # type: ignore[misc] # upstream is untyped
-    """Keeps how likely the tokens of a step are, before sampling changes it."""
-
-    def __init__(self, top: int) -> None:
-        self._top = top
-        self._scores: torch.Tensor | None = None
-
-    def __call__(self, _input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self._scores = scores.clone()
-        return scores
-
-    def likelihood(self, token: int) -> Likelihood:
-        """Return how likely the token is that was chosen in the last step."""
-        assert self._scores is not None  # noqa: S101 -- a token follows its logits
-        return next(likelihoods(self._scores, [token], self._top))
-
-
-def generate(
-    request: GenerationRequest,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    send: Callable[[GenerationChunk], None],
-    is_gone: Callable[[], bool],
-) -> GenerationEnd:
-    """Generate an answer and send its text as it arrives. Stop when the client is gone."""
-    text = TextStream(tokenizer, request.stop, request.is_turn)
-    raw = None if request.top_logprobs is None else _RawLogits(request.top_logprobs)
-    written: list[int] = []
-
-    def on_token(token: int) -> None:
-        written.append(token)
-        if token not in request.stops:
-            new = text.add(token, raw.likelihood(token) if raw else None)
-            send_piece(new, text, send)
-
-    if request.seed is not None:
-        torch.manual_seed(request.seed)
-    inputs, is_streamed = torch.tensor([request.ids], device=model.device), request.num_beams == 1
-    with torch.inference_mode(), record_compute_formats(model) as formats:
-        output = model.generate(
-            input_ids=inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=request.most,
-            eos_token_id=request.stops,
-            pad_token_id=tokenizer.pad_token_id,
-            # Which draft becomes the answer is known at the end.
-            streamer=_TokenStreamer(on_token) if is_streamed else None,
-            stopping_criteria=[_StopWhen(lambda: text.has_stopped or is_gone())],
-            logits_processor=[raw] if raw else None,
-            **_sampling_arguments(request),
-            **request.spoken,
-        )
-    if not is_streamed:
-        start = 1 if model.config.is_encoder_decoder else len(request.ids)
-        for token in output[0, start:].tolist():
-            on_token(token)
-    send_piece(text.finish(), text, send)
-    has_ended = text.has_stopped or written[-1] in request.stops
-    return GenerationEnd(
-        reason="stop" if has_ended else "length",
-        tokens=len(written),
-        computed_in=" and ".join(sorted(formats)),
-    )
 
 
 def token_budget(request: GenerationRequest, config: object) -> int:
@@ -144,9 +96,10 @@ def token_budget(request: GenerationRequest, config: object) -> int:
     return min(remaining, request.most or remaining)
 
 
-def _sampling_arguments(request: GenerationRequest) -> dict[str, object]:
-    """Return the sampling arguments; the model's own generation config is ignored.
+def _search_arguments(request: GenerationRequest) -> dict[str, object]:
+    """Return the arguments of a search with several beams.
 
+    The model's own generation config is ignored.
     Options that OpenAI's API lacks are switched off, so that a temperature behaves as it does
     there.
     """

@@ -1,0 +1,86 @@
+"""One answer of a model: its tokens are chosen one by one, and sent as text."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedTokenizerBase, TemperatureLogitsWarper, TopPLogitsWarper
+
+from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
+from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
+
+
+@dataclass(slots=True)
+class Answer:
+    request: GenerationRequest
+    most: int
+    """The maximum number of tokens."""
+    text: TextStream
+    send: Callable[[GenerationChunk], None]
+    is_gone: Callable[[], bool]
+    """Whether its client has hung up."""
+    generator: torch.Generator
+    """Its own source of chance, so that other answers do not change it."""
+    written: list[int] = field(default_factory=list)
+    end: GenerationEnd | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        """The prompt and what has been written."""
+        return [*self.request.ids, *self.written]
+
+    @property
+    def remaining(self) -> int:
+        return self.most - len(self.written)
+
+    def choose(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the next token, chosen from the scores of a step as `generate` chooses."""
+        if self.request.temperature == 0:
+            return scores.argmax(dim=-1)
+        ids = scores.new_empty((1, 0), dtype=torch.long)
+        if self.request.temperature != 1:
+            scores = TemperatureLogitsWarper(self.request.temperature)(ids, scores)
+        if self.request.top_p < 1:
+            scores = TopPLogitsWarper(self.request.top_p)(ids, scores)
+        probabilities = scores.softmax(dim=-1)
+        return torch.multinomial(probabilities, 1, generator=self.generator)[:, 0]
+
+    def add(self, token: int, likelihood: Likelihood | None) -> None:
+        """Add the token that was chosen, and send the text that is final."""
+        self.written.append(token)
+        if token not in self.request.stops:
+            send_piece(self.text.add(token, likelihood), self.text, self.send)
+
+    def end_if_done(self, computed_in: str) -> bool:
+        """Whether it has ended; if it ends now, send the rest and how it ended."""
+        if self.end is not None:
+            return True
+        has_ended = self.text.has_stopped or self.written[-1] in self.request.stops
+        if not (has_ended or self.remaining <= 0 or self.is_gone()):
+            return False
+        send_piece(self.text.finish(), self.text, self.send)
+        self.end = GenerationEnd(
+            reason="stop" if has_ended else "length",
+            tokens=len(self.written),
+            computed_in=computed_in,
+        )
+        self.send(GenerationChunk(end=self.end))
+        return True
+
+
+def start_answer(
+    request: GenerationRequest,
+    most: int,
+    tokenizer: PreTrainedTokenizerBase,
+    device: torch.device,
+    send: Callable[[GenerationChunk], None],
+    is_gone: Callable[[], bool],
+) -> Answer:
+    """Return an answer that has no tokens yet."""
+    generator = torch.Generator(device)
+    if request.seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(request.seed)
+    text = TextStream(tokenizer, request.stop, request.is_turn)
+    return Answer(request, most, text, send, is_gone, generator)
