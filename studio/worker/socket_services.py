@@ -1,7 +1,7 @@
 """The worker's side of the inference service: it occupies a slot, but yields it to waiting runs.
 
 It starts when a client connects and a slot is free; otherwise the client is refused and may try
-again. Once a run or other work waits for its slot, it finishes its current answer and exits.
+again. Once a run or other work waits for its slot, it finishes its current answers and exits.
 """
 
 import logging

@@ -192,6 +192,67 @@ def test_generation_stops_when_client_disconnects(
     assert answer(home, question)[1].tokens <= 12
 
 
+async def all_heard(
+    home: Settings, requests: list[GenerationRequest]
+) -> list[tuple[list[str], GenerationEnd] | BaseException]:
+    """Ask at the same time."""
+    return await asyncio.gather(*(heard(home, one) for one in requests), return_exceptions=True)
+
+
+def test_those_who_ask_at_once_hear_what_each_hears_alone(
+    home: Settings, question: GenerationRequest
+) -> None:
+    requests = [
+        question.model_copy(update={"ids": question.ids[number:], "most": 12 + number})
+        for number in range(8)
+    ]
+    requests[3] = requests[3].model_copy(update={"temperature": 1.0, "seed": 3})
+    alone = [answer(home, one) for one in requests]
+
+    told = asyncio.run(all_heard(home, requests))
+
+    assert [("".join(one[0]), one[1]) for one in told if isinstance(one, tuple)] == alone
+
+
+def test_bad_request_among_others_fails_alone(home: Settings, question: GenerationRequest) -> None:
+    long = question.model_copy(update={"ids": [5] * 5000})
+    scored = question.model_copy(update={"most": 0, "scored_from": 0, "top_logprobs": 1})
+    elsewhere = question.model_copy(update={"model": "/nowhere/at/all"})
+    first = question.model_copy(update={"most": 60, "stops": [-1]})
+
+    told = asyncio.run(all_heard(home, [first, long, question, elsewhere, scored, question]))
+
+    failures = [(place, type(one)) for place, one in enumerate(told) if not isinstance(one, tuple)]
+    assert failures == [(1, InvalidError), (3, InvalidError)]
+    assert told[2] == told[5]
+
+
+def test_client_that_reads_nothing_keeps_nobody_waiting(
+    home: Settings, question: GenerationRequest
+) -> None:
+    """An answer with alternatives is longer than a socket holds."""
+    endless = question.model_copy(
+        update={"most": 400, "stops": [-1], "top_logprobs": 20, "name": "slow"}
+    )
+
+    async def ask() -> tuple[int, int]:
+        slow = await service_clients.open_stream(home, endless)
+        slow.reader._transport.pause_reading()  # type: ignore[attr-defined] # no other way
+        _parts, end = await heard(home, question)
+        slow.reader._transport.resume_reading()  # type: ignore[attr-defined] # as above
+        tokens, chunk = 0, line.GenerationChunk()
+        while chunk.end is None:
+            chunk = await slow.read()
+            tokens += len(chunk.tokens)
+        await slow.close()
+        return end.tokens, tokens
+
+    mine, theirs = asyncio.run(ask())
+
+    assert mine <= 12
+    assert theirs == 400
+
+
 def test_missing_inference_slot_fails_at_once(
     home: Settings, speaking: InferenceService, room: Room, question: GenerationRequest
 ) -> None:

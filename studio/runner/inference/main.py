@@ -3,9 +3,9 @@
 LISTENER and LIFELINE are file descriptors, IDLE is in seconds. BUDGET is in bytes: models with more
 weights are refused, because something else trains; 0 sets no limit.
 
-It answers one request at a time; other clients wait in the socket's backlog. When the lifeline
-closes, it finishes the current answer and exits. It also exits after IDLE seconds without a
-request; the worker starts it again when a client connects. It ends at once with the worker.
+It answers requests for one model at a time, several of them together; other clients wait. When the
+lifeline closes, it finishes the current answers and exits. It also exits after IDLE seconds without
+a request; the worker starts it again when a client connects. It ends at once with the worker.
 """
 
 import os

@@ -186,6 +186,25 @@ _LATER = "Try again when a slot is free."
 _LOADED_BYTES = 4
 """Bytes of a weight on the CPU, in float32."""
 
+_LOADED_FIELDS = {
+    "model",
+    "code",
+    "adapter",
+    "precision",
+    "base_dtype",
+    "weights",
+    "lora",
+    "options",
+    "tokenizer",
+    "spoken",
+}
+
+
+def loaded_key(request: GenerationRequest) -> str:
+    """Return what is equal for requests that the same loaded model answers at the same time."""
+    written_at = _weights_mtime(request.weights or request.adapter or request.model)
+    return f"{written_at} {request.model_dump_json(include=_LOADED_FIELDS)}"
+
 
 def _has_adapter(request: GenerationRequest) -> bool:
     return bool(request.adapter or request.lora)

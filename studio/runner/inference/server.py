@@ -1,38 +1,43 @@
-"""The server of the inference service: receives requests and streams answers."""
+"""The server of the inference service: receives requests and streams answers.
+
+Requests that wait for the same model are answered together.
+"""
 
 import os
-import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import StudioError
-from studio.processes.unix_sockets import is_hung_up, receive_all
 from studio.protocols.inference_service import (
-    MAX_REQUEST_BYTES,
     GenerationChunk,
     GenerationEnd,
     GenerationRequest,
     InferenceStatus,
 )
 from studio.protocols.tokenizer_service import ServiceFailure
-from studio.runner.inference.generation import generate, token_budget
-from studio.runner.inference.model_cache import ModelCache
+from studio.runner.inference.answer import Answer, start_answer
+from studio.runner.inference.clients import Client, Inbox, is_readable
+from studio.runner.inference.decoding import decode, fits
+from studio.runner.inference.generation import search, token_budget
+from studio.runner.inference.model_cache import ModelCache, loaded_key
 from studio.runner.inference.prompt_scores import send_prompt_scores
 from studio.runner.inference.reading import read
 from studio.training import exception_mapping
 from studio.training.evaluation.sample_answers import record_compute_formats
 
-REQUEST_SECONDS = 5.0
-"""How long a request may take to arrive. Clients are the studio's own processes on this machine."""
-
 _LOG_HINT = "Try again. For details, see speaker.log in the studio's folder."
 _HINTS = {"out_of_memory": "Choose a smaller model, or shorten the prompt."}
 """Hints for failures of inference; those for training do not apply."""
+
+_UNLOADED = ServiceFailure(
+    code="no_free_slot",
+    message="The model was unloaded before it could answer.",
+    hint="Try again.",
+)
 
 
 @dataclass(slots=True)
@@ -42,73 +47,134 @@ class InferenceServer:
     """Closes when the service must exit; it also carries status reports to the worker."""
     idle_seconds: float
     models: ModelCache = field(default_factory=ModelCache)
+    inbox: Inbox = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inbox = Inbox(self.listener)
 
     def serve(self) -> None:
         """Answer requests until the worker closes the lifeline or the service is idle."""
         os.set_blocking(self.lifeline, False)
-        while True:
-            files = [self.lifeline, self.listener.fileno()]
-            ready, _, _ = select.select(files, [], [], self.idle_seconds)
-            if not ready or self.lifeline in ready:
-                return
-            connection, _ = self.listener.accept()
-            with connection:
-                self._receive(connection)
-
-    def _receive(self, connection: socket.socket) -> None:
-        connection.settimeout(REQUEST_SECONDS)
         try:
-            request = GenerationRequest.model_validate_json(
-                receive_all(connection, MAX_REQUEST_BYTES)
-            )
-        except (OSError, ValidationError):
-            return  # Not one of our clients.
-        connection.settimeout(None)
-        if is_hung_up(connection):
-            return  # The client gave up waiting.
+            while client := self.inbox.wait(self.lifeline, self.idle_seconds):
+                self._answer(client)
+        finally:
+            self.inbox.refuse(_UNLOADED)
+
+    def _answer(self, client: Client) -> None:
+        """Answer a client, and those that ask for the same model meanwhile."""
+        request = _request_of(client)
         self._report_status(InferenceStatus(name=request.name, is_answering=True))
-        computed_in = self._answer(connection, request)
-        self._report_status(
-            InferenceStatus(name=request.name, is_answering=False, computed_in=computed_in)
-        )
-
-    def _answer(self, connection: socket.socket, request: GenerationRequest) -> str:
-        """Answer a request. Return the format it was computed in, or "" if it failed."""
-        send, computed_in = _make_sender(connection), ""
+        clients = [client]
         if not self.models.is_loaded(request):
-            send(GenerationChunk(loading=True))
+            client.send(GenerationChunk(loading=True))
         try:
+            key = loaded_key(request)
             with self.models.model_for(request) as (model, tokenizer):
-                if not request.ids:
-                    send(GenerationChunk(end=GenerationEnd(reason="stop", tokens=0)))
-                    return computed_in
-                end = _respond(request, model, tokenizer, send, lambda: is_hung_up(connection))
-            computed_in = end.computed_in
-            send(GenerationChunk(end=end))
+                room = _Room(self, model, tokenizer, key, clients)
+                if answer := room.start(client):
+                    decode([answer], model, tokenizer, room)
         except Exception as error:  # one failed answer must not prevent the next
-            send(GenerationChunk(failure=_to_failure(error)))
+            for each in clients:
+                each.fail(_to_failure(error))
             if not isinstance(error, StudioError):
                 # An unexpected error may leave bad state behind: let a new process start.
                 raise
-        return computed_in
+        finally:
+            for each in clients:
+                self.inbox.leave(each)
+        status = InferenceStatus(
+            name=request.name, is_answering=False, computed_in=client.computed_in
+        )
+        self._report_status(status)
 
     def _report_status(self, status: InferenceStatus) -> None:
         with suppress(OSError):  # The worker may be gone or busy; it can do without this.
             os.write(self.lifeline, status.to_line())
 
 
-def _respond(
+@dataclass(slots=True)
+class _Room:
+    """The clients that one loaded model answers, and those of the waiting that may join them."""
+
+    server: InferenceServer
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    key: str
+    """What the requests of all of them share."""
+    clients: list[Client]
+    """Those that are being answered."""
+
+    def are_waiting(self, running: Sequence[Answer]) -> bool:
+        """Whether the next client can join. Others must not overtake one that cannot."""
+        self.server.inbox.poll()
+        for client in [client for client in self.clients if client.is_answered]:
+            self.clients.remove(client)
+            self.server.inbox.leave(client)
+        return self._next(running) is not None
+
+    def take(self, running: Sequence[Answer]) -> list[Answer]:
+        """Start and return the answers of waiting clients."""
+        taken: list[Answer] = []
+        while client := self._next([*running, *taken]):
+            self.server.inbox.waiting.remove(client)
+            self.clients.append(client)
+            try:
+                answer = self.start(client)
+            except StudioError as error:  # It concerns this client alone.
+                client.fail(_to_failure(error))
+                continue
+            taken += [answer] if answer else []
+        return taken
+
+    def start(self, client: Client) -> Answer | None:
+        """Start an answer that must be decoded; give any other at once."""
+        request = _request_of(client)
+        if not request.ids:
+            client.send(GenerationChunk(end=GenerationEnd(reason="stop", tokens=0)))
+            return None
+        return _start(request, self.model, self.tokenizer, client.send, lambda: client.is_gone)
+
+    def _next(self, running: Sequence[Answer]) -> Client | None:
+        if not self.server.inbox.waiting or is_readable(self.server.lifeline):
+            return None
+        client = self.server.inbox.waiting[0]
+        request = _request_of(client)
+        can_join = (
+            _can_share(self.model, request)
+            and fits(running, len(request.ids))
+            and loaded_key(request) == self.key
+        )
+        return client if can_join else None
+
+
+def _can_share(model: PreTrainedModel, request: GenerationRequest) -> bool:
+    """Whether a request may be answered together with others.
+
+    Recurrent models read padding as text.
+    """
+    is_plain = not model.config.is_encoder_decoder and not model._is_stateful  # noqa: SLF001 -- upstream has no other word
+    return is_plain and not request.gives_scores and request.num_beams == 1
+
+
+def _request_of(client: Client) -> GenerationRequest:
+    assert client.request is not None  # noqa: S101 -- it has arrived
+    return client.request
+
+
+def _start(
     request: GenerationRequest,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     send: Callable[[GenerationChunk], None],
     is_gone: Callable[[], bool],
-) -> GenerationEnd:
-    """Read the prompt and give scores, or write an answer."""
+) -> Answer | None:
+    """Read the prompt and give scores; return an answer if one must be decoded."""
     if request.gives_scores:
         # It needs no room for an answer, and was truncated as in training.
         send(GenerationChunk(started=True))
-        return read(request, model)
+        send(GenerationChunk(end=read(request, model)))
+        return None
     budget = token_budget(request, model.config.get_text_config())
     send(GenerationChunk(started=True))
     formats: set[str] = set()
@@ -116,22 +182,15 @@ def _respond(
         with record_compute_formats(model) as formats:
             send_prompt_scores(request, model, tokenizer, send)
     if budget == 0:
-        return GenerationEnd(reason="length", tokens=0, computed_in=" and ".join(sorted(formats)))
-    return generate(
-        request.model_copy(update={"most": budget}),
-        model,
-        tokenizer,
-        send,
-        is_gone,
-    )
-
-
-def _make_sender(connection: socket.socket) -> Callable[[GenerationChunk], None]:
-    def send(chunk: GenerationChunk) -> None:
-        with suppress(OSError):  # The client is gone; this is detected before the next token.
-            connection.sendall(chunk.to_line())
-
-    return send
+        computed_in = " and ".join(sorted(formats))
+        end = GenerationEnd(reason="length", tokens=0, computed_in=computed_in)
+        send(GenerationChunk(end=end))
+        return None
+    answer = start_answer(request, budget, tokenizer, model.device, send, is_gone)
+    if request.num_beams > 1:
+        search(answer, model, tokenizer)
+        return None
+    return answer
 
 
 def _to_failure(error: Exception) -> ServiceFailure:
