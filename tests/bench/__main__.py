@@ -14,6 +14,7 @@ from tests.bench import (
     page_weight,
     run_start,
     run_table,
+    several_askers,
     startup,
     training,
 )
@@ -29,6 +30,7 @@ PARTS = (
     startup,
     run_start,
     journeys,
+    several_askers,
     training,
     estimate_accuracy,
 )

@@ -1,0 +1,108 @@
+"""Eight who ask one model at once, against the same eight one after another.
+
+Both are asked of one inference service, turn and turn about, with a model of 28 million weights:
+each answer has as many tokens as it may have, so that both write the same number.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+
+from transformers import LlamaConfig
+
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.services.models import service_clients
+from studio.settings import Settings
+from studio.worker.socket_services import InferenceService
+from tests.bench.measurement import Measurement
+from tests.training import tiny
+
+ASKERS, TOKENS, TURNS = 8, 64, 3
+CONFIG = LlamaConfig(
+    vocab_size=4096,
+    hidden_size=512,
+    intermediate_size=1376,
+    num_hidden_layers=8,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    max_position_embeddings=1024,
+)
+
+
+def measure() -> Iterator[Measurement]:
+    with TemporaryDirectory() as folder, _service(Settings(home=Path(folder))) as settings:
+        model = tiny.write_model(Path(folder) / "model", CONFIG)
+        requests = [_request(model, number) for number in range(ASKERS)]
+        asyncio.run(_in_turn(settings, requests[:1]))  # Loads the model.
+        turns = [asyncio.run(_compare(settings, requests)) for _ in range(TURNS)]
+    in_turn, at_once = (statistics.median(turn[side] for turn in turns) for side in (0, 1))
+    yield Measurement("answers one after another", in_turn, "tokens/s")
+    yield Measurement(f"answers of {ASKERS} who ask at once", at_once, "tokens/s")
+    ratios = [turn[1] / turn[0] for turn in turns]
+    yield Measurement("at once against one after another", statistics.median(ratios), "times")
+    yield Measurement("at once against one after another, least", min(ratios), "times")
+
+
+async def _compare(
+    settings: Settings, requests: Sequence[GenerationRequest]
+) -> tuple[float, float]:
+    return await _in_turn(settings, requests), await _at_once(settings, requests)
+
+
+async def _in_turn(settings: Settings, requests: Sequence[GenerationRequest]) -> float:
+    start = time.perf_counter()
+    written = [await _answer(settings, request) for request in requests]
+    return sum(written) / (time.perf_counter() - start)
+
+
+async def _at_once(settings: Settings, requests: Sequence[GenerationRequest]) -> float:
+    start = time.perf_counter()
+    written = await asyncio.gather(*(_answer(settings, request) for request in requests))
+    return sum(written) / (time.perf_counter() - start)
+
+
+async def _answer(settings: Settings, request: GenerationRequest) -> int:
+    """Return how many tokens an answer has."""
+    stream = await service_clients.open_stream(settings, request)
+    try:
+        *_parts, end = [part async for part in stream.chunks()]
+    finally:
+        await stream.close()
+    assert isinstance(end, GenerationEnd)
+    return end.tokens
+
+
+def _request(model: Path, number: int) -> GenerationRequest:
+    ids = [(31 * number + 7 * place) % 300 for place in range(16 + 48 * number // (ASKERS - 1))]
+    return GenerationRequest(model=str(model), ids=ids, stops=[-1], most=TOKENS, temperature=0)
+
+
+@contextmanager
+def _service(settings: Settings) -> Iterator[Settings]:
+    """Run an inference service as a worker does."""
+    service, stop = InferenceService(settings), Event()
+    settings.home.mkdir(exist_ok=True)
+
+    def tick() -> None:
+        while not stop.wait(0.02):
+            service.tick(lambda: 1, lambda: None, lambda: None)
+
+    ticks = Thread(target=tick)
+    service.tick(lambda: 1, lambda: None, lambda: None)
+    ticks.start()
+    try:
+        yield settings
+    finally:
+        stop.set()
+        ticks.join()
+        service.close()
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        print(figure)  # noqa: T201 -- a program's output
