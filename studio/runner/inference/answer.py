@@ -4,7 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from transformers import PreTrainedTokenizerBase, TemperatureLogitsWarper, TopPLogitsWarper
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TemperatureLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
 from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
@@ -71,16 +76,18 @@ class Answer:
 def start_answer(
     request: GenerationRequest,
     most: int,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    device: torch.device,
     send: Callable[[GenerationChunk], None],
     is_gone: Callable[[], bool],
 ) -> Answer:
     """Return an answer that has no tokens yet."""
-    generator = torch.Generator(device)
+    generator = torch.Generator(model.device)
     if request.seed is None:
         generator.seed()
     else:
         generator.manual_seed(request.seed)
     text = TextStream(tokenizer, request.stop, request.is_turn)
+    if not (request.is_turn or model.config.is_encoder_decoder):
+        text.start_after(request.ids)
     return Answer(request, most, text, send, is_gone, generator)

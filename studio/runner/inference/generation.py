@@ -22,7 +22,7 @@ def generate(
 ) -> GenerationEnd:
     """Generate one answer and send its text as it arrives. Stop when the client is gone."""
     assert request.most is not None  # noqa: S101 -- within the budget of the model
-    answer = start_answer(request, request.most, tokenizer, model.device, send, is_gone)
+    answer = start_answer(request, request.most, model, tokenizer, send, is_gone)
     if request.num_beams > 1:
         search(answer, model, tokenizer)
     else:

@@ -186,7 +186,7 @@ def _start(
         end = GenerationEnd(reason="length", tokens=0, computed_in=computed_in)
         send(GenerationChunk(end=end))
         return None
-    answer = start_answer(request, budget, tokenizer, model.device, send, is_gone)
+    answer = start_answer(request, budget, model, tokenizer, send, is_gone)
     if request.num_beams > 1:
         search(answer, model, tokenizer)
         return None

@@ -97,7 +97,7 @@ class Heard:
 def started(request: GenerationRequest, loaded: Loaded, heard: Heard) -> Answer:
     model, tokenizer = loaded
     return start_answer(
-        request, request.most or 0, tokenizer, model.device, heard.pieces.append, heard.is_gone
+        request, request.most or 0, model, tokenizer, heard.pieces.append, heard.is_gone
     )
 
 

@@ -223,6 +223,25 @@ def test_bytes_of_fallback_tokens_join_to_the_text() -> None:
     assert [token.text for token in tokens[2:5]] == ["\\xe6", "\\x97", "\\xa5"]
 
 
+def test_continued_text_begins_with_its_space() -> None:
+    tokenizer = byte_fallback()
+    ids = tokenizer.convert_tokens_to_ids(["▁Go", "od", "▁day"])
+    stream = TextStream(tokenizer, [], strips_start=False)
+    stream.start_after(ids[:2])
+
+    assert stream.add(ids[2], Likelihood(-1.0)) == " day"
+    assert joined(stream.take_tokens()) == b" day"
+
+
+def test_text_after_a_part_of_a_character_is_decoded_alone() -> None:
+    tokenizer = tiny.tokenizer()
+    first, second = tokenizer("é", add_special_tokens=False)["input_ids"]
+    stream = TextStream(tokenizer, [], strips_start=False)
+    stream.start_after([first])
+
+    assert stream.add(second) + stream.finish() == "\ufffd"
+
+
 def test_special_tokens_have_no_bytes() -> None:
     tokenizer = tiny.tokenizer()
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
