@@ -87,6 +87,8 @@ class TokenizerRequest(Message):
     """Whether the model reads the worse answer of a pair, and answers that are rated bad."""
     is_encoder: bool = False
     """Whether the model reads in both directions."""
+    answer_start: str = ""
+    """The beginning of the answer to a prompt, which the model is to continue."""
 
 
 class Token(Message):
@@ -202,6 +204,8 @@ class PromptTokens(Message):
     that of its first token."""
     spoken: dict[str, int] = {}
     """What makes a model write the target language, by the names of `generate`."""
+    template_hash: str = ""
+    """The first digits of the SHA-256 of the chat template; empty if none was used."""
 
 
 class RowLengths(Message):

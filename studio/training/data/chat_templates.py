@@ -9,6 +9,7 @@ to JSON themselves, a few expect strings; a probe finds out which. A template wi
 omits tools silently, so its output is checked.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -249,6 +250,11 @@ class ChatTemplate:
         ends = {tokenizer.eos_token, self._stop_token} - {"", None}
         self.stop_tokens: list[int] = sorted(tokenizer.convert_tokens_to_ids(list(ends)))
         """The tokens that end an answer."""
+
+    @property
+    def hash(self) -> str:
+        """The first digits of its SHA-256, by which two templates can be told apart."""
+        return hashlib.sha256(self._text.encode()).hexdigest()[:8]
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """Render a conversation up to the point where the model answers."""

@@ -449,7 +449,7 @@ def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
 
     """
     if "text" in request.row:
-        return _tokenise_text(request.row["text"], tokenizer)
+        return _tokenise_text(request.row["text"] + request.answer_start, tokenizer)
     if request.chat_template == "none":
         text, spoken = (
             prompt_answer.prompt_text(request.row["messages"]),
@@ -461,8 +461,29 @@ def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
     template = ChatTemplate(tokenizer)
     text = template.render_prompt(request.row["messages"])
     return PromptTokens(
-        ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stop_tokens
+        ids=_tokenise_started_answer(text, request.answer_start, tokenizer),
+        stops=template.stop_tokens,
+        template_hash=template.hash,
     )
+
+
+def _tokenise_started_answer(
+    prompt: str, start: str, tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    """Return the tokens of a prompt as a model read them before it wrote the start of an answer."""
+
+    def tokenise(text: str) -> list[int]:
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    ids = tokenise(prompt)
+    # The answer's first letters may change the last token of the prompt, but hardly a line break.
+    # Without any text before it, some tokenizers would add a space.
+    for before in (prompt, "\n"):
+        first, joined = tokenise(before), tokenise(before + start)
+        if joined[: len(first)] == first:
+            return ids + joined[len(first) :]
+    return tokenise(prompt + start)
 
 
 def _speak(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
