@@ -28,6 +28,14 @@ class ChatModel:
     served: ServedModel
     template: TemplateSource
     """The chat template that renders its prompts."""
+    base: str
+    """The name of the base model."""
+    run_id: int | None = None
+    """The run that trained it; None for a base model."""
+    step: int | None = None
+    """The step of its checkpoint; None for the result of a run and for a base model."""
+    is_listed: bool = True
+    """Whether programs get it by its name, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +106,14 @@ def get_chat_model(db: Session, run: Run, runs: Path, side: Side, step: int | No
     folder, template = RunDir(runs / str(run.id)), run.recipe.data.chat_template
     if side == "base":
         base = served_models.for_base(run, folder)
-        return ChatModel(name=run.recipe.base_model, served=base, template=template)
+        name = run.recipe.base_model
+        return ChatModel(
+            name=name,
+            served=base,
+            template=template,
+            base=name,
+            is_listed=template == "model" and not base.rounded_to,
+        )
     trained = list_models(run, folder)
     if not trained.has_result and not trained.steps:
         message, hint = missing_reason(run, folder)
@@ -107,7 +122,15 @@ def get_chat_model(db: Session, run: Run, runs: Path, side: Side, step: int | No
     name = model_names.tuned_model_name(run, model_names.job_suffix(db, run), chosen)
     weights = "" if chosen is None else str(folder.checkpoints / f"checkpoint-{chosen}")
     if trained.has_result:  # saved with its tokenizer, which has the chat template
-        served = served_models.for_result(run, folder, weights)
-        return ChatModel(name=name, served=served, template="model")
-    served = served_models.for_checkpoint(run, folder, weights)
-    return ChatModel(name=name, served=served, template=template)
+        served, template = served_models.for_result(run, folder, weights), "model"
+    else:
+        served = served_models.for_checkpoint(run, folder, weights)
+    return ChatModel(
+        name=name,
+        served=served,
+        template=template,
+        base=run.recipe.base_model,
+        run_id=run.id,
+        step=chosen,
+        is_listed=trained.has_result,
+    )

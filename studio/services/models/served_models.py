@@ -1,5 +1,7 @@
 """How the inference service loads a base model, the result of a run, or a checkpoint."""
 
+import hashlib
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,10 @@ from studio.errors import NotFoundError
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.protocols.tokenizer_service import PromptTokens
+from studio.recipe.model_options import ModelOptions
+
+UNCHANGED_FORMATS = frozenset({"", "native", "float32"})
+"""The formats in which a base model is loaded as it was saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,24 @@ class ServedModel:
     def folder(self) -> str:
         """The folder with its tokenizer."""
         return self.tokenizer or self.adapter or self.model
+
+    @property
+    def has_adapter(self) -> bool:
+        return bool(self.adapter or self.lora)
+
+    @property
+    def rounded_to(self) -> str:
+        """The format that the base model is rounded or quantised to; empty if it is not."""
+        return "" if self.base_dtype in UNCHANGED_FORMATS else self.base_dtype
+
+    @property
+    def memory_key(self) -> str:
+        """Equal for models that share a base in memory: changing between them loads little."""
+        options = ModelOptions.model_validate(self.options).model_dump(exclude={"attention"})
+        weights = "" if self.has_adapter else self.weights
+        precision = self.precision if self.rounded_to else ""
+        loaded = [self.model, weights, self.rounded_to, precision, options]
+        return hashlib.sha256(json.dumps(loaded).encode()).hexdigest()[:12]
 
     def fill_in(
         self, options: GenerationRequest, name: str, prompt: PromptTokens

@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, Len
+from annotated_types import Ge, Gt, Le, Len
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, ConfigDict
+from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
@@ -20,7 +22,7 @@ from studio.evaluation import answer_rules
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
 from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.chat import chat_models, slot_wait
-from studio.services.chat.chat_models import Side
+from studio.services.chat.chat_models import ChatModel, Side
 from studio.services.chat.slot_wait import SlotWait
 from studio.services.models import loaded_model, service_clients
 from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS, ResponseStream
@@ -36,6 +38,9 @@ RETRY_SECONDS = 1.0
 MAX_MESSAGE_CHARS = 1_000_000
 """Far more than a context holds; a longer prompt is refused by its number of tokens."""
 
+MAX_SEED = 2**53 - 1
+"""The largest integer that scripts of a page keep exactly."""
+
 NO_SLOT = "no_free_slot"
 
 
@@ -46,20 +51,29 @@ class ChatMessage(BaseModel):
     content: Annotated[str, Len(0, MAX_MESSAGE_CHARS)]
 
 
-class AnswerRequest(BaseModel):
-    """What one of the two models is asked."""
+class SamplingOptions(BaseModel):
+    """How an answer is generated. Everywhere the same defaults: what is most likely."""
 
     model_config = ConfigDict(extra="forbid")
 
-    side: Side
-    checkpoint: Annotated[int, Ge(0), Le(10**12)] | None = None
+    temperature: Annotated[float, Ge(0), Le(2)] = 0
+    top_p: Annotated[float, Gt(0), Le(1)] = 1
+    max_tokens: Annotated[int, Ge(1), Le(4096)] = 256
+    seed: Annotated[int, Ge(0), Le(MAX_SEED)] | None = None
+    """If it is None and tokens are drawn at random, the studio chooses one."""
+    stop: Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 4)] = []
+    """Texts that end an answer and are not part of it."""
+
+
+class PromptRequest(SamplingOptions):
+    """What a model is asked."""
+
     messages: Annotated[list[ChatMessage], Len(1, 1000)]
     is_text: bool = False
     """Whether the last message is a text to continue, without a chat template."""
     expected: Annotated[str, Len(0, MAX_MESSAGE_CHARS)] = ""
-    max_tokens: Annotated[int, Ge(1), Le(4096)] = 256
-    temperature: Annotated[float, Ge(0), Le(2)] = 0
-    seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = None
+    answer_start: Annotated[str, Len(0, MAX_MESSAGE_CHARS)] = ""
+    """The beginning of an answer that was cut off, which the model continues."""
 
     @property
     def row(self) -> dict[str, Any]:
@@ -70,15 +84,45 @@ class AnswerRequest(BaseModel):
 
     @property
     def options(self) -> GenerationRequest:
+        seed = self.seed
+        if seed is None and self.temperature > 0:
+            seed = secrets.randbelow(2**32)
         return GenerationRequest(
             model="",
             ids=[],
             stops=[],
+            stop=self.stop,
             most=self.max_tokens,
             temperature=self.temperature,
-            seed=self.seed,
-            is_turn=not self.is_text,
+            top_p=self.top_p,
+            seed=seed,
+            is_turn=not self.is_text and not self.answer_start,
         )
+
+
+class AnswerRequest(PromptRequest):
+    """What one of the two models of a run's chat is asked."""
+
+    side: Side
+    checkpoint: Annotated[int, Ge(0), Le(10**12)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt, and the model that it is for."""
+
+    prompt: PromptRequest
+    find_model: Callable[[Session], ChatModel]
+    """Raises a StudioError if there is no such model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A request as the inference service gets it, and the model that it names."""
+
+    request: GenerationRequest
+    model: ChatModel
+    template_hash: str
 
 
 def _existing_run(request: Request, run_id: int) -> int:
@@ -95,11 +139,8 @@ async def answer(
     request: Request, run_id: Annotated[int, Depends(_existing_run)], asked: AnswerRequest
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the answer of the base model or of the run's model; a disconnect stops it."""
-    try:
-        async for event in _answer_events(request, run_id, asked):
-            yield ServerSentEvent(raw_data=json.dumps(event, ensure_ascii=False))
-    except StudioError as error:
-        yield ServerSentEvent(raw_data=json.dumps({"error": _error_fields(error)}))
+    async for event in stream_answer(request, _question(request, run_id, asked)):
+        yield event
 
 
 @router.post("/runs/{run_id}/chat/load")
@@ -108,32 +149,51 @@ async def load(
 ) -> Response:
     """Load the model before the first prompt, if a slot is free; the first start takes seconds."""
     with suppress(StudioError):  # The first prompt says what is wrong.
-        generation = await run_in_threadpool(_build_request, request, run_id, asked)
+        question = _question(request, run_id, asked)
+        generation = await run_in_threadpool(_build_request, request, question)
         stream = await service_clients.send_generation_request(
-            request.app.state.settings, generation.model_copy(update={"ids": []})
+            request.app.state.settings, generation.request.model_copy(update={"ids": []})
         )
         try:
-            async for _event in _stream_events(stream, asked):
+            async for _event in _stream_events(stream, generation, asked):
                 pass
         finally:
             await stream.close()
     return Response(status_code=204)
 
 
-async def _answer_events(
-    request: Request, run_id: int, asked: AnswerRequest
-) -> AsyncIterator[dict[str, Any]]:
+def _question(request: Request, run_id: int, asked: AnswerRequest) -> Question:
+    folder = request.app.state.settings.runs
+
+    def find_model(db: Session) -> ChatModel:
+        return chat_models.get_chat_model(
+            db, runs.get(db, run_id), folder, asked.side, asked.checkpoint
+        )
+
+    return Question(asked, find_model)
+
+
+async def stream_answer(request: Request, question: Question) -> AsyncIterator[ServerSentEvent]:
+    """Stream what a model waits for, its answer, and how it ended, or the error."""
+    try:
+        async for event in _answer_events(request, question):
+            yield ServerSentEvent(raw_data=json.dumps(event, ensure_ascii=False))
+    except StudioError as error:
+        yield ServerSentEvent(raw_data=json.dumps({"error": _error_fields(error)}))
+
+
+async def _answer_events(request: Request, question: Question) -> AsyncIterator[dict[str, Any]]:
     """Wait for a slot if there is none, then yield the events of an answer."""
     settings, hub = request.app.state.settings, request.app.state.hub
-    generation = await run_in_threadpool(_build_request, request, run_id, asked)
+    generation = await run_in_threadpool(_build_request, request, question)
     state: dict[str, Any] = {}
     while not hub.is_closing:
         previous, state = state, await run_in_threadpool(_read_state, request)
         if state != previous:
             yield state
-        stream = await service_clients.send_generation_request(settings, generation)
+        stream = await service_clients.send_generation_request(settings, generation.request)
         try:
-            async for event in _stream_events(stream, asked):
+            async for event in _stream_events(stream, generation, question.prompt):
                 yield event
         except UnavailableError as error:
             if error.code != NO_SLOT:
@@ -145,22 +205,25 @@ async def _answer_events(
             await stream.close()
 
 
-def _build_request(request: Request, run_id: int, asked: AnswerRequest) -> GenerationRequest:
+def _build_request(request: Request, question: Question) -> Generation:
     """Find the model and tokenise the prompt; both fail in words before a model is loaded."""
-    state = request.app.state
+    state, asked = request.app.state, question.prompt
     if not asked.messages[-1].content.strip():
         raise InvalidError("The prompt is empty.", hint="Write something first.")
     with read_session(state.engine) as db:
         if wait := slot_wait.find_worker_wait(db):
             raise UnavailableError(wait.message, hint="Start one with `studio worker`.")
-        model = chat_models.get_chat_model(
-            db, runs.get(db, run_id), state.settings.runs, asked.side, asked.checkpoint
-        )
+        model = question.find_model(db)
     row = TokenizerRequest(
-        kind="prompt", model=model.served.folder, row=asked.row, chat_template=model.template
+        kind="prompt",
+        model=model.served.folder,
+        row=asked.row,
+        chat_template=model.template,
+        answer_start=asked.answer_start,
     )
     prompt = service_clients.render_prompt(state.settings, row)
-    return model.served.fill_in(asked.options, model.name, prompt)
+    sent = model.served.fill_in(asked.options, model.name, prompt)
+    return Generation(sent, model, prompt.template_hash)
 
 
 def _read_state(request: Request) -> dict[str, Any]:
@@ -189,7 +252,7 @@ class _Answer:
 
 
 async def _stream_events(
-    stream: ResponseStream, asked: AnswerRequest
+    stream: ResponseStream, generation: Generation, asked: PromptRequest
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the events of an answer.
 
@@ -197,7 +260,7 @@ async def _stream_events(
         StudioError: No slot is free, the model cannot answer, or it was silent for too long.
 
     """
-    answer, chunk = _Answer(), GenerationChunk()
+    answer, chunk = _Answer(asked.answer_start), GenerationChunk()
     while chunk.end is None:
         chunk = await _read(stream)
         answer.text += chunk.text
@@ -208,7 +271,8 @@ async def _stream_events(
             yield {"state": "answering"}
         elif chunk.text:
             yield {"text": chunk.text}
-    yield {"end": _end_fields(answer, chunk.end, asked)}
+    fields = _end_fields(answer, chunk.end, asked)
+    yield {"end": fields | {"source": _source_fields(generation, chunk.end)}}
 
 
 async def _read(stream: ResponseStream) -> GenerationChunk:
@@ -221,13 +285,29 @@ async def _read(stream: ResponseStream) -> GenerationChunk:
         ) from error
 
 
-def _end_fields(answer: _Answer, end: GenerationEnd, asked: AnswerRequest) -> dict[str, Any]:
+def _end_fields(answer: _Answer, end: GenerationEnd, asked: PromptRequest) -> dict[str, Any]:
     return {
         "tokens": end.tokens,
         "seconds": round(time.monotonic() - answer.began_at, 3),
         "is_cut": end.reason == "length",
         "is_right": None if asked.is_text else answer_rules.is_correct(answer.text, asked.expected),
         "computed_in": end.computed_in,
+    }
+
+
+def _source_fields(generation: Generation, end: GenerationEnd) -> dict[str, Any]:
+    """Return what gave an answer: what the service was sent, and the format it computed in."""
+    sent, model = generation.request, generation.model
+    return {
+        "name": sent.name,
+        "base": model.base,
+        "run": model.run_id,
+        "is_adapter": bool(sent.adapter or sent.lora),
+        "step": model.step,
+        "rounded_to": model.served.rounded_to,
+        "computed_in": end.computed_in,
+        "template": generation.template_hash,
+        "seed": sent.seed if sent.temperature > 0 else None,
     }
 
 

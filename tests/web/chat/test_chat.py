@@ -123,6 +123,50 @@ def test_answer_cut_by_max_tokens_is_marked(client: TestClient, settings: Settin
 
 
 @pytest.mark.usefixtures("run")
+def test_answer_says_what_gave_it(client: TestClient, settings: Settings) -> None:
+    with inference_services.run_inference_service(settings, lambda _request: words("x")) as service:
+        greedy = ask(client)[-1]["end"]["source"]
+        drawn = ask(client, checkpoint=5, temperature=1, top_p=0.9, stop=["."])[-1]["end"]["source"]
+        base = ask(client, "base", temperature=1, seed=3)[-1]["end"]["source"]
+
+    assert greedy | {"template": ""} == {
+        "name": "ft:starter:local::1",
+        "base": "starter",
+        "run": 1,
+        "is_adapter": True,
+        "step": None,
+        "rounded_to": "",
+        "computed_in": "float32",
+        "template": "",
+        "seed": None,
+    }
+    assert (drawn["step"], drawn["template"]) == (5, greedy["template"])
+    assert len(greedy["template"]) == 8
+    assert (base["name"], base["run"], base["is_adapter"]) == ("starter", None, False)
+    assert base["seed"] == 3
+    request = service.requests[1]
+    assert (request.top_p, request.stop, request.seed) == (0.9, ["."], drawn["seed"])
+
+
+@pytest.mark.usefixtures("run")
+def test_answer_that_was_cut_is_continued(client: TestClient, settings: Settings) -> None:
+    with inference_services.run_inference_service(
+        settings, lambda _request: words(" and", " four.")
+    ) as service:
+        ask(client)
+        events = ask(client, answer_start="Three", expected="Three and four.")
+        ask(client, answer_start=" upon", is_text=True)
+
+    first, second, text = service.requests
+    assert second.ids[: len(first.ids)] == first.ids
+    assert len(second.ids) == len(first.ids) + len("Three")  # a token per byte
+    assert not second.is_turn  # The space between both parts stays.
+    assert len(text.ids) == len(QUESTION[0]["content"] + " upon")
+    assert text_of(events) == " and four."
+    assert events[-1]["end"]["is_right"] is True
+
+
+@pytest.mark.usefixtures("run")
 def test_checkpoint_answers_with_its_weights(client: TestClient, settings: Settings) -> None:
     with inference_services.run_inference_service(settings, lambda _request: words("x")) as service:
         ask(client, checkpoint=5)
