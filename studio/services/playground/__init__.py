@@ -1,0 +1,1 @@
+"""Ask several models side by side."""
