@@ -2,6 +2,7 @@
 
 import { span } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
+import { describeSource, describeSpeed } from "./answer_source.js";
 
 const STATES = {
   accepted: phrase("Reading the prompt"),
@@ -16,13 +17,13 @@ const clocks = new WeakMap();
 
 const part = (reply, name) => reply.querySelector(`[data-${name}]`);
 
-/** Empty a reply; `words` say what it waits for, if its turn has not come. */
-export function begin(reply, words) {
+/** Begin a reply with a text; `words` say what it waits for, if its turn has not come. */
+export function begin(reply, text, words) {
   reply.classList.remove("failed", "answering");
   reply.classList.add("waiting");
-  part(reply, "answer").textContent = "";
+  grow(reply, text);
   part(reply, "foot").hidden = true;
-  part(reply, "verdict").hidden = true;
+  part(reply, "source").textContent = "";
   if (words) rest(reply, words);
   else report(reply, "accepted");
 }
@@ -55,18 +56,41 @@ export function grow(reply, text) {
   part(reply, "answer").textContent = text;
 }
 
-export function finish(reply, figures, end) {
+/**
+ * Show a version of an answer that is complete, stopped or failed.
+ * @param {{text: string, end?: object, problem?: object, isStopped?: boolean}} version
+ */
+export function show(reply, version, position, count) {
+  grow(reply, version.text);
   close(reply);
-  const cut = phrase("Cut off by max tokens: raise the limit in Settings.");
-  rest(reply, [emptiness(reply), end.is_cut ? cut : ""].filter(Boolean).join(" "));
-  const line = part(reply, "figures");
-  line.textContent = figures;
-  line.title = end.computed_in ? phrase("Computed in {format}", { format: end.computed_in }) : "";
-  judge(reply, end.is_right);
+  reply.classList.toggle("failed", Boolean(version.problem));
+  rest(reply, outcome(version));
+  part(reply, "figures").textContent = version.end ? describeSpeed(version.end) : "";
+  part(reply, "source").textContent = version.sources.map(describeSource).join("\n");
+  part(reply, "continue").hidden = !version.end?.is_cut || !version.text;
+  part(reply, "retry").textContent = version.end ? phrase("Regenerate") : phrase("Retry");
+  judge(reply, version.end?.is_right ?? null);
+  part(reply, "versions").hidden = count < 2;
+  part(reply, "version").textContent = phrase("{position} of {count}", { position: position + 1, count });
+  for (const arrow of reply.querySelectorAll("[data-turn-to]")) {
+    const next = position + Number(arrow.dataset.turnTo);
+    arrow.setAttribute("aria-disabled", String(next < 0 || next >= count));
+  }
 }
 
-function emptiness(reply) {
-  return part(reply, "answer").textContent.trim() ? "" : phrase("The model answered nothing.");
+/** Show that a column has not been asked yet. */
+export function waitForPress(reply) {
+  close(reply);
+  rest(reply, phrase("Not asked yet."));
+  part(reply, "retry").textContent = phrase("Ask");
+}
+
+function outcome({ text, end, problem, isStopped }) {
+  if (problem) return `${problem.message} ${problem.hint ?? ""}`.trim();
+  if (isStopped) return phrase("Stopped.");
+  const isEmpty = !text.trim() && phrase("The model answered nothing.");
+  const cut = end.is_cut && phrase("Cut off by max tokens.");
+  return [isEmpty, cut].filter(Boolean).join(" ");
 }
 
 /** Mark an answer as equal to the expected one or not; null if there is none. */
@@ -76,19 +100,6 @@ function judge(reply, isRight) {
   verdict.classList.toggle("right", isRight === true);
   verdict.classList.toggle("wrong", isRight === false);
   verdict.textContent = isRight ? `✓ ${phrase("As expected")}` : `✗ ${phrase("Not as expected")}`;
-}
-
-export function stopped(reply) {
-  close(reply);
-  rest(reply, phrase("Stopped."));
-  part(reply, "figures").textContent = "";
-}
-
-export function fail(reply, { message, hint }) {
-  close(reply);
-  reply.classList.add("failed");
-  rest(reply, `${message} ${hint ?? ""}`.trim());
-  part(reply, "figures").textContent = "";
 }
 
 function close(reply) {

@@ -253,7 +253,7 @@ class ChatTemplate:
 
     @property
     def hash(self) -> str:
-        """The first digits of its SHA-256, by which two templates can be told apart."""
+        """The first digits of its SHA-256; they differ between templates."""
         return hashlib.sha256(self._text.encode()).hexdigest()[:8]
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:

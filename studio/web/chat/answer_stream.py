@@ -268,11 +268,11 @@ async def _stream_events(
             yield {"state": "loading"}
         elif chunk.started:
             answer.began_at = time.monotonic()
-            yield {"state": "answering"}
+            yield {"state": "answering", "source": _source_fields(generation, "")}
         elif chunk.text:
             yield {"text": chunk.text}
-    fields = _end_fields(answer, chunk.end, asked)
-    yield {"end": fields | {"source": _source_fields(generation, chunk.end)}}
+    source = _source_fields(generation, chunk.end.computed_in)
+    yield {"end": _end_fields(answer, chunk.end, asked), "source": source}
 
 
 async def _read(stream: ResponseStream) -> GenerationChunk:
@@ -295,8 +295,8 @@ def _end_fields(answer: _Answer, end: GenerationEnd, asked: PromptRequest) -> di
     }
 
 
-def _source_fields(generation: Generation, end: GenerationEnd) -> dict[str, Any]:
-    """Return what gave an answer: what the service was sent, and the format it computed in."""
+def _source_fields(generation: Generation, computed_in: str) -> dict[str, Any]:
+    """Return what gives an answer: what the service was sent, and the format it computed in."""
     sent, model = generation.request, generation.model
     return {
         "name": sent.name,
@@ -305,7 +305,7 @@ def _source_fields(generation: Generation, end: GenerationEnd) -> dict[str, Any]
         "is_adapter": bool(sent.adapter or sent.lora),
         "step": model.step,
         "rounded_to": model.served.rounded_to,
-        "computed_in": end.computed_in,
+        "computed_in": computed_in,
         "template": generation.template_hash,
         "seed": sent.seed if sent.temperature > 0 else None,
     }

@@ -105,6 +105,76 @@ def test_escape_stops_answers_and_retry_asks_again(chat: Page) -> None:
     expect(reply(chat, "base").get_by_text("Stopped.")).to_be_visible()
 
 
+def test_cut_answer_is_continued_and_another_version_is_kept(chat: Page) -> None:
+    chat.get_by_text("Settings", exact=True).last.click()
+    chat.get_by_label("Max tokens").fill("12")
+    ask(chat, "Tell me a story about a fox.")
+    mine = reply(chat, "run")
+    expect(mine.locator("[data-figures]")).not_to_be_empty()
+    whole = mine.locator("[data-answer]").inner_text()
+    chat.get_by_label("Max tokens").fill("3")
+    mine.get_by_role("button", name="Regenerate").click()
+    expect(mine.locator("[data-version]")).to_have_text("2 of 2")
+    part = mine.locator("[data-answer]").inner_text()
+    assert whole.startswith(part)
+
+    mine.get_by_role("button", name="Continue").click()
+    expect(stop(chat)).to_be_hidden()
+    longer = mine.locator("[data-answer]").inner_text()
+    assert len(longer) > len(part)
+    assert "".join(whole.split()).startswith("".join(longer.split()))
+    expect(mine.locator("[data-figures]")).to_contain_text("6 tokens")
+    mine.get_by_role("button", name="Previous version").click()
+    expect(mine.locator("[data-version]")).to_have_text("1 of 2")
+    expect(mine.get_by_role("button", name="Previous version")).to_have_attribute(
+        "aria-disabled", "true"
+    )
+    expect(mine.locator("[data-source]")).to_contain_text("starter with the adapter of run")
+
+
+def test_drawn_answer_names_its_seed_and_regenerates_with_another(chat: Page) -> None:
+    chat.get_by_text("Settings", exact=True).last.click()
+    chat.get_by_label("Temperature").fill("1.5")
+    chat.get_by_label("Max tokens").fill("8")
+    chat.get_by_label("Seed").fill("7")
+    ask(chat, "Tell me a story about a fox.")
+    source = reply(chat, "run").locator("[data-source]")
+    expect(source).to_contain_text("seed 7")
+    reply(chat, "run").get_by_role("button", name="Regenerate").click()
+    expect(reply(chat, "run").locator("[data-version]")).to_have_text("2 of 2")
+
+    assert not source.inner_text().endswith("seed 7")
+    expect(source).to_contain_text(re.compile(r"computed in float32 · chat template \w{8} · seed"))
+
+
+def test_edited_message_is_sent_again_without_those_after_it(chat: Page) -> None:
+    ask(chat, "What is two plus two?")
+    expect(stop(chat)).to_be_hidden()
+    ask(chat, "And then?")
+    expect(stop(chat)).to_be_hidden()
+    expect(chat.locator(".chat-turn")).to_have_count(2)
+    chat.get_by_role("button", name="Edit").first.click()
+    editor = chat.get_by_role("textbox", name="Edit this message")
+    expect(editor).to_be_focused()
+    editor.fill("What is three plus three?")
+    with chat.expect_request("**/chat/answers") as asked:
+        editor.press("Enter")
+
+    assert [turn["content"] for turn in (asked.value.post_data_json or {})["messages"]] == [
+        "What is three plus three?"
+    ]
+    expect(chat.locator(".chat-turn")).to_have_count(1)
+    expect(chat.locator(".chat-turn")).to_contain_text("What is three plus three?")
+
+
+def ask(page: Page, prompt: str) -> None:
+    """Send a message and wait until the answers begin."""
+    field = page.get_by_role("textbox", name="Message to both models")
+    field.fill(prompt)
+    field.press("Enter")
+    expect(page.locator(".chat-turn").last).to_contain_text(prompt)
+
+
 def test_chat_answers_beside_training_run(chat: Page, studio: Studio, training: int) -> None:
     """The only slot is taken, and memory allows both."""
     step = get_run(studio, training)["step"]

@@ -125,9 +125,9 @@ def test_answer_cut_by_max_tokens_is_marked(client: TestClient, settings: Settin
 @pytest.mark.usefixtures("run")
 def test_answer_says_what_gave_it(client: TestClient, settings: Settings) -> None:
     with inference_services.run_inference_service(settings, lambda _request: words("x")) as service:
-        greedy = ask(client)[-1]["end"]["source"]
-        drawn = ask(client, checkpoint=5, temperature=1, top_p=0.9, stop=["."])[-1]["end"]["source"]
-        base = ask(client, "base", temperature=1, seed=3)[-1]["end"]["source"]
+        greedy = ask(client)[-1]["source"]
+        drawn = ask(client, checkpoint=5, temperature=1, top_p=0.9, stop=["."])[-1]["source"]
+        base = ask(client, "base", temperature=1, seed=3)[-1]["source"]
 
     assert greedy | {"template": ""} == {
         "name": "ft:starter:local::1",
