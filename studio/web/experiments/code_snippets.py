@@ -4,28 +4,25 @@ import json
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from pprint import pformat
 from typing import Any
 
 from studio.methods import AnyRecipe
 from studio.recipe import yaml
+from studio.web.http.api_access import ApiAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """The run that a form would submit, and to which studio."""
 
-    address: str
-    """URL of the studio."""
+    access: ApiAccess
     name: str
     notes: str
     parent: str
     """Its parent, as `run:12`, or empty."""
     recipe: AnyRecipe
     dataset_id: int
-    token: Path | str = ""
-    """A file that holds the API token, an environment variable that does, or empty."""
 
     @property
     def yaml(self) -> str:
@@ -37,7 +34,7 @@ class Submission:
     def curl(self) -> str:
         # JSON strings do not span lines, so no line can be the heredoc's bare delimiter.
         return (
-            f"curl --fail-with-body {shlex.quote(self._runs)} \\\n{self._curl_shows}"
+            f"curl --fail-with-body {shlex.quote(self._runs)} \\\n{self.access.curl_lines}"
             "  --header 'Content-Type: application/json' --data @- <<'JSON'\n"
             f"{json.dumps(self._body, indent=2)}\nJSON\n"
         )
@@ -45,7 +42,8 @@ class Submission:
     @property
     def python(self) -> str:
         return (
-            f"import json\n{self._python_imports}from urllib.request import Request, urlopen\n\n"
+            f"import json\n{self.access.python_imports}"
+            "from urllib.request import Request, urlopen\n\n"
             f"run = {pformat(self._body, sort_dicts=False, width=88)}\n"
             f"request = Request(\n    {self._runs!r},\n    json.dumps(run).encode(),\n"
             f'    {{"Content-Type": "application/json"{self._python_shows}}},\n)\n'
@@ -60,11 +58,11 @@ class Submission:
         suffix_line = f"    suffix={suffix!r},\n" if suffix else ""
         standard_fields = {"base_model", "dataset", "version", "method"}
         extra_body = {"x_studio": self.recipe.model_dump(mode="json", exclude=standard_fields)}
-        key = self._python_token if self.token else "'local'"
         extra = pformat(extra_body, sort_dicts=False, width=84).replace("\n", "\n    ")
         return (
-            f"{self._python_imports}from openai import OpenAI\n\n"
-            f"client = OpenAI(base_url={self._address + '/v1'!r}, api_key={key})\n"
+            f"{self.access.python_imports}from openai import OpenAI\n\n"
+            f"client = OpenAI(base_url={self.access.root + '/v1'!r}, "
+            f"api_key={self.access.python_token})\n"
             "job = client.fine_tuning.jobs.create(\n"
             f"    model={self.recipe.base_model!r},\n"
             f"    training_file='file-{self.dataset_id}',\n"
@@ -73,38 +71,14 @@ class Submission:
         )
 
     @property
-    def _address(self) -> str:
-        return self.address.rstrip("/")
-
-    @property
-    def _curl_shows(self) -> str:
-        if not self.token:
-            return ""
-        is_file = isinstance(self.token, Path)
-        token_text = f"$(cat {shlex.quote(str(self.token))})" if is_file else f"${self.token}"
-        return f'  --header "Authorization: Bearer {token_text}" \\\n'
-
-    @property
-    def _python_imports(self) -> str:
-        if not self.token:
-            return ""
-        return "from pathlib import Path\n" if isinstance(self.token, Path) else "import os\n"
-
-    @property
     def _python_shows(self) -> str:
-        if not self.token:
+        if not self.access.token:
             return ""
-        return f', "Authorization": "Bearer " + {self._python_token}'
-
-    @property
-    def _python_token(self) -> str:
-        is_file = isinstance(self.token, Path)
-        read = f"Path({str(self.token)!r}).read_text().strip()"
-        return read if is_file else f"os.environ[{self.token!r}]"
+        return f', "Authorization": "Bearer " + {self.access.python_token}'
 
     @property
     def _runs(self) -> str:
-        return f"{self._address}/api/v1/runs"
+        return f"{self.access.root}/api/v1/runs"
 
     @property
     def _body(self) -> dict[str, Any]:

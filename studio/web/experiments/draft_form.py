@@ -45,6 +45,7 @@ from studio.web.forms.recipe_form import (
     nested_values,
     parse_posted,
 )
+from studio.web.http.api_access import access_for
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 from studio.web.i18n.translation import translate
@@ -473,14 +474,12 @@ def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] 
 def _submission(
     db: Session, settings: Settings, draft: ExperimentDraft, recipe: AnyRecipe, address: str
 ) -> Submission:
-    """Return what would be submitted. Programs on the same machine read the token from the home."""
-    token_variable = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""
+    """Return what would be submitted."""
     return Submission(
-        address=address,
+        access=access_for(settings, address),
         name=draft.name,
         notes=draft.notes,
         parent=draft.parent,
         recipe=recipe,
         dataset_id=datasets.require(db, recipe.dataset).id or 0,
-        token=settings.api_token if settings.sign_in == "link" else token_variable,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from studio.web.experiments.code_snippets import Submission
+from studio.web.http.api_access import ApiAccess
 from tests.support.factories import make_recipe
 
 SECRET = "sft_1_secret"  # noqa: S105 -- opens nothing
@@ -20,13 +21,12 @@ def submission(request: pytest.FixtureRequest, tmp_path: Path) -> Submission:
     file = tmp_path / "it's a token"
     file.write_text(SECRET + "\n")
     return Submission(
-        address="http://studio",
+        access=ApiAccess("http://studio", file if request.param == "file" else "STUDIO_TOKEN"),
         name="x",
         notes="",
         parent="",
         recipe=make_recipe(),
         dataset_id=1,
-        token=file if request.param == "file" else "STUDIO_TOKEN",
     )
 
 
