@@ -17,6 +17,7 @@ from studio.services.openai import model_names
 from studio.services.runs import artifacts
 
 Side = Literal["base", "run"]
+ApiMatch = Literal["same", "other", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,9 @@ class ChatModel:
     """The run that trained it; None for a base model."""
     step: int | None = None
     """The step of its checkpoint; None for the result of a run and for a base model."""
-    is_listed: bool = True
-    """Whether programs get it by its name, too."""
+    api: ApiMatch = "same"
+    """What the API answers with by its name: this model, one that is loaded differently, or
+    none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ def get_chat_model(db: Session, run: Run, runs: Path, side: Side, step: int | No
             served=base,
             template=template,
             base=name,
-            is_listed=template == "model" and not base.rounded_to,
+            api="same" if template == "model" and not base.rounded_to else "other",
         )
     trained = list_models(run, folder)
     if not trained.has_result and not trained.steps:
@@ -132,5 +134,5 @@ def get_chat_model(db: Session, run: Run, runs: Path, side: Side, step: int | No
         base=run.recipe.base_model,
         run_id=run.id,
         step=chosen,
-        is_listed=trained.has_result,
+        api="same" if trained.has_result else "none",
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -124,6 +124,11 @@ def describe(db: Session, runs_folder: Path, reference: ModelReference) -> Model
     return ModelChoice(reference=reference, name=run.name if run else model.base)
 
 
+def with_reason(choice: ModelChoice, error: StudioError) -> ModelChoice:
+    """Return a choice that cannot answer because of an error."""
+    return replace(choice, reason=error.message, hint=error.hint)
+
+
 def _known_name(db: Session, reference: ModelReference) -> str:
     if reference.kind == "model":
         model = db.get(Model, reference.id)
@@ -154,11 +159,15 @@ def list_runs(db: Session, runs_folder: Path, search: str = "") -> list[RunChoic
     return sorted(listed, key=lambda row: not row.choices)
 
 
-def can_answer(db: Session, runs_folder: Path) -> bool:
-    """Whether there is any model that could answer."""
-    if any(not choice.reason for choice in list_base_models(db)):
-        return True
-    return any(row.choices for row in list_runs(db, runs_folder))
+def suggest(db: Session, runs_folder: Path) -> list[ModelReference]:
+    """Return what to begin with: the newest run that can answer beside its base model.
+
+    Without a run, it is the newest base model that can answer; without that, nothing.
+    """
+    row = next(iter(list_runs(db, runs_folder)), None)
+    if row is not None and row.choices:
+        return [ModelReference("base", row.run.id or 0), row.choices[0].reference]
+    return [choice.reference for choice in list_base_models(db)[:1] if not choice.reason]
 
 
 def _base_choice(model: Model) -> ModelChoice:

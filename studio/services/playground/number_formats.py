@@ -66,7 +66,7 @@ def with_format(model: ChatModel, name: str, hardware: Hardware) -> ChatModel:
         )
     precision = model.served.precision or "fp32"
     served = replace(model.served, base_dtype=name, precision=precision)
-    return replace(model, served=served, is_listed=False)
+    return replace(model, served=served, api="none" if model.api == "none" else "other")
 
 
 def _is_fixed(model: ChatModel) -> bool:

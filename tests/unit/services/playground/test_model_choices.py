@@ -1,6 +1,7 @@
 """What a column of the playground refers to, and which models it offers."""
 
 import json
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -145,15 +146,22 @@ def test_paused_run_offers_its_checkpoints(db: Session, settings: Settings) -> N
     (row,) = model_choices.list_runs(db, settings.runs)
 
     assert [choice.reference for choice in row.choices] == [ModelReference("run", 1, 7)]
-    assert not model_choices.get_model(db, settings.runs, row.choices[0].reference).is_listed
+    assert model_choices.get_model(db, settings.runs, row.choices[0].reference).api == "none"
 
 
-def test_nothing_answers_without_models(db: Session, settings: Settings) -> None:
-    assert model_choices.can_answer(db, settings.runs)
+def test_playground_begins_with_newest_run_beside_its_base(db: Session, settings: Settings) -> None:
+    def suggested() -> list[str]:
+        return [str(reference) for reference in model_choices.suggest(db, settings.runs)]
+
+    assert suggested() == ["model:1"]
+    evaluated_runs.lay_out(db, settings, factories.make_finished_run(db))
+    factories.make_running(db)
+    assert suggested() == ["base:1", "run:1"]
+    shutil.rmtree(settings.runs)
     (settings.models / "starter" / "config.json").write_text(
         json.dumps({"model_type": "bert", "architectures": ["BertForMaskedLM"]})
     )
-    assert not model_choices.can_answer(db, settings.runs)
+    assert suggested() == []
 
 
 @pytest.mark.usefixtures("run")
@@ -164,7 +172,7 @@ def test_formats_are_those_the_service_loads(db: Session, settings: Settings) ->
 
     assert names == ["", "bfloat16", "float16", "int8", "nf4"]
     assert (rounded.served.base_dtype, rounded.served.precision) == ("bfloat16", "bf16")
-    assert (rounded.served.rounded_to, rounded.is_listed) == ("bfloat16", False)
+    assert (rounded.served.rounded_to, rounded.api) == ("bfloat16", "other")
     assert rounded.served.memory_key != model.served.memory_key
     assert number_formats.with_format(model, "native", BARE) is model
     refused = {choice.name: choice.reason for choice in number_formats.list_formats(model, BARE)}
