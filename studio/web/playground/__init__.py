@@ -1,0 +1,1 @@
+"""Pages on which several models answer side by side."""
