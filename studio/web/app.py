@@ -47,6 +47,7 @@ from studio.web.middleware.request_guard import ProxyHeadersMiddleware, RequestG
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from studio.web.models import export_page, model_page
 from studio.web.numbers import numbers_page
+from studio.web.playground import playground_page
 from studio.web.queue import queue_page
 from studio.web.rendering import static_files
 from studio.web.reports import report_page
@@ -70,6 +71,7 @@ PAGES = tuple(
         chat_page,
         answer_stream,
         try_it,
+        playground_page,
         export_page,
         compare_page,
         report_page,

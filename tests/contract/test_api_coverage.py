@@ -39,6 +39,8 @@ ACTIONS = {
     "/runs/{run_id}/again": "POST /runs/{run_id}/again",
     "/runs/{run_id}/chat/answers": OPENAI,
     "/runs/{run_id}/chat/load": OPENAI,
+    "/playground/answers": OPENAI,
+    "/playground/code": FORM,
     "/runs/{run_id}/try": "POST /runs/{run_id}/predict",
     "/runs/{run_id}/cancel": "POST /runs/{run_id}/cancel",
     "/runs/{run_id}/keep": "POST /runs/{run_id}/keep",

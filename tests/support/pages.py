@@ -81,6 +81,8 @@ PAGES = (
     "/models/1",
     "/models/100",
     "/models/101",
+    "/playground",
+    "/playground?model=base:1&model=run:1&model=run:9&temperature.2=0.7&prompt=Why%3F",
     "/queue",
     "/settings",
     "/settings/access",

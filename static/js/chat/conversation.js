@@ -120,7 +120,7 @@ async function answer(chat, turn, asked, start = {}) {
 
 async function answerOne(chat, turn, { key }, version, start, signal) {
   const { body, system } = chat.settings(key);
-  const messages = history(chat, turn, key, system);
+  const messages = messagesFor(chat, turn, key, system);
   const sent = { ...body, messages, is_text: chat.isText(), expected: turn.expected, answer_start: version.text };
   if (start.isNew) sent.seed = null;
   const reply = replyOf(turn.element, key);
@@ -171,7 +171,7 @@ function showVersion(turn, key) {
 }
 
 /** Return the conversation of one model up to a turn; turns it did not answer are left out. */
-export function history(chat, turn, key, system) {
+export function messagesFor(chat, turn, key, system) {
   if (chat.isText()) return [{ role: "user", content: turn.prompt }];
   const index = chat.turns.indexOf(turn);
   const before = chat.turns.slice(0, index < 0 ? undefined : index).filter((one) => text(one, key));

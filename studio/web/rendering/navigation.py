@@ -59,6 +59,7 @@ NAV_GROUPS = (
             NavItem(
                 href="/models", label="Models", icon="models", key="m", child_paths=("/models/",)
             ),
+            NavItem(href="/playground", label="Playground", icon="playground", key="t"),
         ),
     ),
     NavGroup(

@@ -69,6 +69,9 @@ LOOKED_AT = (
     *("/compare/report.html?runs=4,5", "/completions?q=is", "/new/hub?name=far"),
     *("/new/calibrated", "/new/measured", "/queue/others", "/worker", "/hardware"),
     *("/settings/notices", "/failures", "/numbers"),
+    *("/playground", "/playground?model=base:5&model=run:5&model=run:3", "/playground/wait"),
+    *("/playground/models", "/playground/column?model=run:5&key=c1"),
+    "/playground/prompts?model=run:5",
 )
 NO_PAGES = (
     *("/openapi.json", "/runs.csv", "/compare/export?runs=4,5", "/comparisons/1/export"),

@@ -1,0 +1,209 @@
+"""The playground: one to four models answer the same prompts side by side."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Len
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlmodel import Session
+
+from studio.db.session import read_session
+from studio.db.tables import Run
+from studio.errors import StudioError
+from studio.services.chat import slot_wait, suggested_prompts
+from studio.services.chat.chat_models import ChatModel
+from studio.services.chat.suggested_prompts import SuggestedPrompt
+from studio.services.playground import model_choices, number_formats
+from studio.services.playground.model_choices import ModelChoice, ModelReference, parse_reference
+from studio.services.playground.number_formats import FormatChoice
+from studio.services.workers import workers
+from studio.settings import Settings
+from studio.web.chat.answer_stream import PromptRequest, Question, stream_answer
+from studio.web.http.api_access import access_for
+from studio.web.http.deps import DB, Config
+from studio.web.http.event_hub import StreamSlot
+from studio.web.playground import address
+from studio.web.playground.address import MAX_COLUMNS, Address, Column, PageOptions
+from studio.web.playground.code_snippets import QuestionCode
+from studio.web.rendering.render import block, page
+
+router = APIRouter(prefix="/playground", include_in_schema=False)
+
+ModelName = Annotated[str, Query(alias="model", max_length=80)]
+FormatName = Annotated[str, Query(alias="format", max_length=40)]
+Key = Annotated[str, Query(pattern=r"^c[0-9]{1,6}$")]
+Search = Annotated[str, Query(max_length=200)]
+ModelNames = Annotated[list[str] | None, Query(alias="model", max_length=MAX_COLUMNS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnView:
+    """A column as the page shows it."""
+
+    key: str
+    """Distinguishes it from the other columns of the page, also after one has been removed."""
+    number: int
+    choice: ModelChoice
+    model: ChatModel | None
+    """None if it cannot answer."""
+    formats: Sequence[FormatChoice] = ()
+    format: str = ""
+    own: PageOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptGroup:
+    """The validation rows that some runs share."""
+
+    runs: list[Run]
+    prompts: list[SuggestedPrompt]
+
+
+class PlaygroundQuestion(PromptRequest):
+    """What the model of a column is asked."""
+
+    model: Annotated[str, Len(1, 80)]
+    format: Annotated[str, Len(0, 40)] = ""
+
+
+@router.get("")
+def show(request: Request, db: DB, config: Config) -> Response:
+    opened = address.parse(request.query_params.multi_items())
+    columns = opened.columns or _default_columns(db, config)
+    views = [
+        _view_column(db, config, column, f"c{number}", number)
+        for number, column in enumerate(columns, 1)
+    ]
+    references = [column.reference for column in columns]
+    return page(
+        request,
+        "playground/show.html",
+        columns=views,
+        opened=opened,
+        is_text=_is_text(db, opened, references),
+        groups=_list_prompts(db, config, references),
+        wait=slot_wait.find_wait(db),
+        most=MAX_COLUMNS,
+        max_address=address.MAX_ADDRESS_CHARS,
+    )
+
+
+@router.get("/models")
+def list_models(request: Request, db: DB, config: Config, q: Search = "") -> Response:
+    """List the models that a column may have, by name or number of a run."""
+    return block(
+        request,
+        "playground/parts.html",
+        "models",
+        base_models=model_choices.list_base_models(db, q.strip()),
+        runs=model_choices.list_runs(db, config.runs, q.strip()),
+        most=model_choices.MAX_LISTED,
+    )
+
+
+@router.get("/column")
+def show_column(
+    request: Request,
+    db: DB,
+    config: Config,
+    name: ModelName,
+    key: Key,
+    format_name: FormatName = "",
+) -> Response:
+    column = Column(parse_reference(name), format_name)
+    view = _view_column(db, config, column, key, int(key[1:]))
+    return block(request, "playground/parts.html", "column", column=view)
+
+
+@router.get("/prompts")
+def show_prompts(request: Request, db: DB, config: Config, names: ModelNames = None) -> Response:
+    """Show validation rows of the runs that trained these models."""
+    references = [parse_reference(name) for name in names or []]
+    groups = _list_prompts(db, config, references)
+    return block(request, "playground/parts.html", "prompts", groups=groups)
+
+
+@router.get("/wait")
+def wait_block(request: Request, db: DB) -> Response:
+    """Show what answers wait for; empty once a model could answer."""
+    return block(request, "playground/show.html", "wait", wait=slot_wait.find_wait(db))
+
+
+@router.post("/answers", response_class=EventSourceResponse, dependencies=[StreamSlot])
+async def answer(request: Request, asked: PlaygroundQuestion) -> AsyncIterator[ServerSentEvent]:
+    """Stream the answer of a column's model; a disconnect stops it."""
+
+    def find_model(db: Session) -> ChatModel:
+        return _find_model(db, request.app.state.settings, asked.model, asked.format)
+
+    async for event in stream_answer(request, Question(asked, find_model)):
+        yield event
+
+
+@router.post("/code")
+def show_code(request: Request, config: Config, asked: PlaygroundQuestion) -> Response:
+    """Show a question as code that asks the same through the API."""
+    code, model, error = None, None, None
+    try:
+        with read_session(request.app.state.engine) as db:
+            model = _find_model(db, config, asked.model, asked.format)
+        code = QuestionCode(access_for(config, str(request.base_url)), model.name, asked)
+    except StudioError as problem:
+        error = problem
+    return block(request, "playground/parts.html", "code", code=code, model=model, error=error)
+
+
+def _find_model(db: Session, config: Settings, name: str, format_name: str) -> ChatModel:
+    model = model_choices.get_model(db, config.runs, parse_reference(name))
+    return number_formats.with_format(model, format_name, workers.training_hardware(db))
+
+
+def _default_columns(db: Session, config: Settings) -> list[Column]:
+    return [Column(reference) for reference in model_choices.suggest(db, config.runs)]
+
+
+def _view_column(
+    db: Session, config: Settings, column: Column, key: str, number: int
+) -> ColumnView:
+    reference, hardware = column.reference, workers.training_hardware(db)
+    choice = model_choices.describe(db, config.runs, reference)
+    shown: dict[str, Any] = {"key": key, "number": number, "own": column.own}
+    if choice.reason:
+        return ColumnView(choice=choice, model=None, **shown)
+    own = model_choices.get_model(db, config.runs, reference)
+    formats = number_formats.list_formats(own, hardware)
+    try:
+        model = number_formats.with_format(own, column.format, hardware)
+    except StudioError as error:
+        choice = model_choices.with_reason(choice, error)
+        return ColumnView(choice=choice, model=None, formats=formats, **shown)
+    chosen = column.format if column.format in {row.name for row in formats} else ""
+    return ColumnView(choice=choice, model=model, formats=formats, format=chosen, **shown)
+
+
+def _is_text(db: Session, opened: Address, references: Sequence[ModelReference]) -> bool:
+    """Whether models continue texts: as the address says, else as the first run was trained."""
+    if opened.mode:
+        return opened.mode == "text"
+    runs = (model_choices.find_run(db, reference) for reference in references)
+    first = next((run for run in runs if run), None)
+    return first is not None and suggested_prompts.trains_on_text(db, first)
+
+
+def _list_prompts(
+    db: Session, config: Settings, references: Sequence[ModelReference]
+) -> list[PromptGroup]:
+    """Return validation rows of the runs; runs with the same ones are one group."""
+    groups: list[PromptGroup] = []
+    found = (model_choices.find_run(db, reference) for reference in references)
+    for run in {run.id: run for run in found if run}.values():
+        prompts = suggested_prompts.list_prompts(db, run, config.datasets)
+        same = next((group for group in groups if group.prompts == prompts), None)
+        if same:
+            same.runs.append(run)
+        elif prompts:
+            groups.append(PromptGroup([run], prompts))
+    return groups
