@@ -175,6 +175,24 @@ def test_overlays_are_accessible(plain: Page) -> None:
         expect(plain.locator(opened)).to_be_hidden()
 
 
+def test_playground_in_use_is_accessible(plain: Page) -> None:
+    plain.goto("/playground?model=model:1&model=run:1&max_tokens.2=4&max_tokens=4")
+    expect(plain.locator(".chat[data-booted=done]")).to_be_visible()
+    plain.locator("[data-draft]").fill("What is a fox?")
+    plain.keyboard.press("Enter")
+    expect(plain.locator("[data-stop]")).to_be_hidden()
+    plain.locator("[data-edit]").click()
+    plain.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert violations(plain) == []
+    assert small_targets(plain) == []
+    for button, dialog in (("[data-code]", "#question-code"), ("[data-choose]", "#choose-model")):
+        plain.locator(button).first.click()
+        expect(plain.locator(f"{dialog} button").last).to_be_visible()
+        assert violations(plain) == []
+        plain.keyboard.press("Escape")
+        expect(plain.locator(dialog)).to_be_hidden()
+
+
 def test_all_experiment_settings_are_accessible(plain: Page) -> None:
     plain.goto("/new#settings")
     plain.locator("label:has(#view-all)").click()
