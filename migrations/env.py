@@ -5,10 +5,12 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import accounts, outbox, summaries, tables, tasks
+from studio.db import accounts, evaluations, feedback, outbox, summaries, tables, tasks
 
 TABLES = (
     accounts.Account,
+    evaluations.Evaluation,
+    feedback.Feedback,
     outbox.Delivery,
     summaries.SavedView,
     tables.Run,
