@@ -124,6 +124,60 @@ def rebuild(
         return _enqueue_rebuild(engine, home, job)
 
 
+def replace_file(engine: Engine, folder: Path, dataset_id: int, upload: Upload) -> BuildResult:
+    """Replace a dataset's file by a newer one, and make its rows the current version.
+
+    Earlier versions keep their rows. No database session stays open while the file is read.
+
+    Raises:
+        ConflictError: The file of the dataset is being read.
+        InvalidError: The mapping does not fit the file, or leaves no rows.
+        NotFoundError: There is no such dataset.
+
+    """
+    home = folder / str(dataset_id)
+    with read_session(engine) as db:
+        dataset = datasets.get(db, dataset_id)
+        mapping = upload.mapping or versions.current_mapping(db, dataset_id)
+        stored = _stored_reading(db, folder, dataset, mapping, upload.limits)
+    if _is_large_upload(upload):
+        return _enqueue_replacement(engine, home, upload, stored)
+    source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
+    try:
+        with atomic_dirs.staging_dir(home) as stage:
+            conversion = _interactive_reading(replace(stored, source=source)).write_rows(stage)
+            files.sync_folder(stage)
+            with unit_of_work(engine) as db:
+                _swap_file(db, folder, dataset_id, upload)
+                return save_version(db, home, stage, conversion)
+    except SlowReadingError:
+        return _enqueue_replacement(engine, home, upload, stored)
+
+
+def _enqueue_replacement(
+    engine: Engine, home: Path, upload: Upload, job: ConversionJob
+) -> BuildResult:
+    with unit_of_work(engine) as db:
+        dataset = _swap_file(db, home.parent, int(home.name), upload)
+        return BuildResult(chore=_enqueue_reading(db, dataset, home, job))
+
+
+def _swap_file(db: Session, folder: Path, dataset_id: int, upload: Upload) -> Dataset:
+    """Put an uploaded file in the place of a dataset's own, unless that is being read."""
+    dataset = datasets.get(db, dataset_id)
+    before = latest_task(db, dataset_id)
+    if before is not None and not before.status.is_final:
+        raise ConflictError(
+            f"{dataset.name} is already being read.", hint="Wait until it is done, or cancel it."
+        )
+    built = pending_datasets.build_row(upload)
+    dataset.bytes, dataset.sha256, dataset.detected = built.bytes, built.sha256, built.detected
+    target = pending_datasets.original_source(folder, dataset).path
+    upload.path.replace(target)
+    files.sync(target.parent)
+    return dataset
+
+
 def save_version(db: Session, home: Path, stage: Path, conversion: ConversionResult) -> BuildResult:
     """Make staged rows the current version: a new one, unless a version has the same rows."""
     dataset = datasets.get(db, int(home.name))
