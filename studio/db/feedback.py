@@ -23,7 +23,7 @@ class Feedback(SQLModel, table=True):
     row: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """A canonical row; see `studio.intake.row_formats.schema`."""
     said_in: str
-    """Where it was said: chat, playground, evaluation or sample."""
+    """Where it was said: api, chat, playground, evaluation or sample."""
     run_id: int | None = Field(default=None, foreign_key="run.id", index=True, ondelete="SET NULL")
     """The run whose page it was said on; None once deleted."""
     evaluation_id: int | None = Field(

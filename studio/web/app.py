@@ -16,7 +16,7 @@ from studio.services.runs.start_checks import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
 from studio.web.accounts import accounts_page
-from studio.web.api import accounts, compare, openai
+from studio.web.api import accounts, compare, feedback, openai
 from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
@@ -114,6 +114,7 @@ API = (
     predictions.router,
     system.tasks_router,
     datasets.uploads_router,
+    feedback.router,
     compare.router,
     compare.saved_router,
     experiments.studies_router,

@@ -18,7 +18,7 @@ from studio.intake.row_formats.schema import Turn, UnusableRowError, make_turn
 from studio.services.runs import runs
 
 FeedbackKind = Literal["preference", "judged", "conversation"]
-SaidIn = Literal["chat", "playground", "evaluation", "sample"]
+SaidIn = Literal["api", "chat", "playground", "evaluation", "sample"]
 
 MAPPINGS: Mapping[FeedbackKind, RowMapping] = {
     "preference": RowMapping(
@@ -43,6 +43,11 @@ MAPPINGS: Mapping[FeedbackKind, RowMapping] = {
     ),
 }
 """How the rows of each kind are read from a file."""
+
+MIN_PREFERENCES = 50
+"""Fewer preferences than this teach little."""
+MAX_SHARE_OF_LONGER = 0.8
+"""If more of the better answers are the longer ones, length is what a model learns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,23 @@ class FeedbackSummary:
     longer_chosen: float | None = None
     """The share of preferences whose better answer is the longer one; None without any of
     different lengths."""
+    good_ratings: int = 0
+    """How many of the rated answers are rated good."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def is_length_bias(self) -> bool:
+        """Whether a model would mostly learn to write longer, or shorter."""
+        share = self.longer_chosen
+        return share is not None and not 1 - MAX_SHARE_OF_LONGER <= share <= MAX_SHARE_OF_LONGER
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether all rated answers are rated the same."""
+        return self.good_ratings in {0, self.counts.get("judged", 0)}
 
 
 def add(db: Session, new: NewFeedback) -> Feedback:
@@ -152,7 +174,12 @@ def count_by_kind(db: Session) -> dict[FeedbackKind, int]:
 def summarise(db: Session) -> FeedbackSummary:
     """Return what was collected so far, and whether the better answers are just the longer."""
     pairs = db.exec(select(Feedback.row).where(Feedback.kind == "preference")).all()
-    return FeedbackSummary(counts=count_by_kind(db), longer_chosen=share_of_longer(pairs))
+    ratings = db.exec(select(Feedback.row).where(Feedback.kind == "judged")).all()
+    return FeedbackSummary(
+        counts=count_by_kind(db),
+        longer_chosen=share_of_longer(pairs),
+        good_ratings=sum(rating["label"] for rating in ratings),
+    )
 
 
 def share_of_longer(pairs: Sequence[Mapping[str, Any]]) -> float | None:
@@ -212,7 +239,7 @@ def _require_text(answer: str, param: str) -> None:
 
 
 def _context(turns: Sequence[Turn]) -> list[Turn]:
-    """Return turns of which no answer is trained on: nobody said that these are good."""
+    """Return turns of which no answer is trained on: no one said that these are good."""
     return [
         cast("Turn", {**turn, "weight": 0}) if turn["role"] == "assistant" else turn
         for turn in turns

@@ -34,9 +34,9 @@ NAMES: Mapping[FeedbackKind, str] = {
 """The names that the datasets get; users may rename them."""
 
 SOURCES: Mapping[FeedbackKind, str] = {
-    "preference": "feedback: preferences",
-    "judged": "feedback: ratings",
-    "conversation": "feedback: answers",
+    "preference": "Feedback: preferences",
+    "judged": "Feedback: ratings",
+    "conversation": "Feedback: answers",
 }
 """What marks the datasets that are made of feedback, whatever their names."""
 
