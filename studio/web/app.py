@@ -36,6 +36,7 @@ from studio.web.chat import answer_stream, chat_page, try_it
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
 from studio.web.experiments import experiment_page, new_experiment_page, quick_start_page
+from studio.web.feedback import feedback_page
 from studio.web.hardware import hardware_page
 from studio.web.help import help_page, style_page
 from studio.web.http import errors
@@ -77,6 +78,7 @@ PAGES = tuple(
         report_page,
         dataset_page,
         token_stats_page,
+        feedback_page,
         study_page,
         sweep_page,
         mapping_page,

@@ -95,6 +95,8 @@ ACTIONS = {
     "/datasets/{dataset_id}/mapping": "POST /datasets/{dataset_id}/versions",
     "/datasets/{dataset_id}/mapping/preview": "POST /datasets/{dataset_id}/mapping/preview",
     "/datasets/{dataset_id}/mapping/form": FORM,
+    "/feedback/datasets": "POST /feedback/datasets",
+    "/feedback/{feedback_id}/delete": "DELETE /feedback/{feedback_id}",
     "/models/folder": "POST /models",
     "/models/download": "POST /models",
     "/models/{model_id}/consent": "POST /models/{model_id}/consent",

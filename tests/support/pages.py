@@ -1,12 +1,13 @@
 """Every page of a studio, and what must be in it so that each has something to show."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
+from studio.intake.row_formats.schema import Turn, make_turn
 from studio.protocols.events import Event, Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.search_space import SearchSpace, Values
@@ -16,6 +17,8 @@ from studio.services.compare import comparisons
 from studio.services.datasets import dataset_builds
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.exports import exports
+from studio.services.feedback import feedback
+from studio.services.feedback.feedback import NewFeedback
 from studio.services.models import models, remote_code_trust
 from studio.services.runs import attempts, states
 from studio.services.sweeps import sweeps
@@ -70,6 +73,8 @@ PAGES = (
     "/datasets/4?finding=control_characters",
     "/datasets/4?finding=duplicates",
     "/datasets/5",
+    "/feedback",
+    "/feedback?kind=judged",
     "/compare/report.html?runs=1,2,3",
     "/reports/precision",
     "/reports/precision/1",
@@ -114,6 +119,7 @@ def furnish(db: Session, home: Path) -> None:
     comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
     _add_exports(db, home / "runs")
     _add_evaluation(db, Settings(home=home))
+    _add_feedback(db)
     _add_datasets(db, home / "datasets")
     _add_sweep(db)
     _add_coded_models(db, home / "models")
@@ -175,6 +181,22 @@ def _add_evaluation(db: Session, settings: Settings) -> None:
     )
     won, flipped = evaluated_runs.TUNED_WINS, evaluated_runs.FIRST_WINS
     evaluated_runs.judge(db, settings, evaluation, [won] * 15 + [flipped] * 4)
+
+
+def _add_feedback(db: Session) -> None:
+    """Let somebody have preferred two answers, rated one and kept another."""
+    prompt: list[Turn] = [make_turn("user", "What is the plural of thing?")]
+    told: dict[str, Any] = {"prompt": prompt, "said_in": "chat", "run_id": 1, "model": "run 1"}
+    for answer in ("The plural of thing is things.", "Things, of course."):
+        worse: dict[str, Any] = {
+            "rejected": "Thing.",
+            "other_model": "starter",
+            "temperature": 0.7,
+            "seed": 1,
+        }
+        feedback.add(db, NewFeedback(answer=answer, **told, **worse))
+    feedback.add(db, NewFeedback(answer="Things.", label=True, **told))
+    feedback.add(db, NewFeedback(answer="Things.", **told))
 
 
 def _add_sweep(db: Session) -> None:

@@ -36,6 +36,7 @@ from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.import_sources import FolderEntry, SourceOption
 from studio.services.datasets.versions import Part, RowQuery
+from studio.services.feedback import feedback, feedback_datasets
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.starter.samples import SAMPLES, SampleName
@@ -154,6 +155,7 @@ def list_context(
         },
         "bring": build_form(db, config),
         "limit": config.upload_limit_bytes,
+        "feedback": feedback.count_by_kind(db),
         "name": name,
         "problem": problem,
     }
@@ -240,6 +242,7 @@ def build_context(
         "original": _original_rows(config, dataset, query, mapping),
         "chore": dataset_builds.latest_task(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
+        "is_feedback": dataset.source in feedback_datasets.SOURCES.values(),
         "findings": _quality_findings(version, mapping) if version and mapping else None,
         "kept": MAX_LISTED_ROWS,
         "looking": data_quality.latest_scan(db, version)

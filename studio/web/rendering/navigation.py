@@ -54,7 +54,7 @@ NAV_GROUPS = (
                 title="Datasets",
                 icon="datasets",
                 key="d",
-                child_paths=("/datasets/",),
+                child_paths=("/datasets/", "/feedback"),
             ),
             NavItem(
                 href="/models", label="Models", icon="models", key="m", child_paths=("/models/",)

@@ -23,11 +23,15 @@ from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.db.summaries import SavedComparison, SavedView
 from studio.db.tables import DatasetVersion, Model, Run, Study, Sweep, Worker
 from studio.db.tasks import Export, LoadedModel, Task
+from studio.intake.row_formats.schema import Turn, make_turn
 from studio.protocols.events import Event, Failed, Finished, Sampled
 from studio.protocols.run_dir import RunDir
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services import experiments
+from studio.services.datasets import versions
 from studio.services.exports import exports
+from studio.services.feedback import feedback
+from studio.services.feedback.feedback import NewFeedback
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.services.tasks import tasks
@@ -52,7 +56,7 @@ Offers = dict[str, dict[Offer, str]]
 LOOKED_AT = (
     *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
     *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7, 8))),
-    *("/runs/5/evaluation", "/runs/5/parts/evaluation"),
+    *("/runs/5/evaluation", "/runs/5/parts/evaluation", "/feedback"),
     *("/runs/5/parts/judgements?number=1", "/runs/5/evaluations/1/vote"),
     *("/runs/4/answers", "/runs/5/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
     *("/runs/4/words", "/new", "/experiments/1", "/experiments/9"),
@@ -108,6 +112,8 @@ def fill(db: Session, settings: Settings) -> None:
     # An experiment of its own: run 8 scores texts.
     make_finished_run(db, "scores").recipe = make_recipe(method="reward")
     _add_groups(db)
+    asked: list[Turn] = [make_turn("user", "Q?")]
+    feedback.add(db, NewFeedback(prompt=asked, answer="A", said_in="chat", run_id=4))
     failed: dict[str, Any] = {"status": TaskStatus.FAILED, "error_message": "It is gone."}
     db.add(Task(kind="look", subject="dataset:9"))
     db.add(Task(kind="look", subject="dataset:9", **failed))
@@ -167,6 +173,8 @@ def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     _administer(made.person("root", Role.ADMINISTRATOR), folder)
     with unit_of_work(engine) as db:
         _first_version(db).findings = None
+        for number in (4, 5):
+            db.get_one(Run, number).dataset_version_id = versions.get(db, 2, 2).id
     yield made
     engine.dispose()
 
@@ -323,6 +331,7 @@ CHANGES = {
     "/runs/{run_id}/evaluations/{evaluation_id}/judgements",
     "/runs/{run_id}/evaluations/{evaluation_id}/judgements/{judgement_id}/delete",
     "/runs/{run_id}/evaluations/{evaluation_id}/vote",
+    *("/feedback/datasets", "/feedback/{feedback_id}/delete"),
     "/reports/precision/new",
     *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
     *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),

@@ -1,0 +1,1 @@
+"""What people said about answers, and the datasets made of it."""
