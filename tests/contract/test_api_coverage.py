@@ -57,6 +57,8 @@ ACTIONS = {
     "/runs/{run_id}/evaluations/{evaluation_id}/judgements/{judgement_id}",
     "/runs/{run_id}/evaluations/{evaluation_id}/vote": "POST "
     "/runs/{run_id}/evaluations/{evaluation_id}/votes",
+    "/runs/{run_id}/evaluations/{evaluation_id}/feedback": "POST /feedback",
+    "/runs/{run_id}/evaluations/{evaluation_id}/leave-out": "POST /datasets/{dataset_id}/exclude",
     "/runs/{run_id}/exports": "POST /runs/{run_id}/exports",
     "/runs/{run_id}/exports/{export_id}/delete": "DELETE /runs/{run_id}/exports/{export_id}",
     "/runs/{run_id}/exports/{export_id}/model": "POST /runs/{run_id}/exports/{export_id}/model",

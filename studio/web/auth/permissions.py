@@ -138,6 +138,8 @@ ROUTE_PERMISSIONS = {
     "/runs/{run_id}/evaluations/{evaluation_id}/judgements": "POST submit",
     "/runs/{run_id}/evaluations/{evaluation_id}/judgements/{judgement_id}/delete": "POST manage",
     "/runs/{run_id}/evaluations/{evaluation_id}/vote": "GET submit, POST submit",
+    "/runs/{run_id}/evaluations/{evaluation_id}/feedback": "POST submit",
+    "/runs/{run_id}/evaluations/{evaluation_id}/leave-out": "POST submit",
     "/runs/{run_id}/exports": "GET read, POST submit",
     "/runs/{run_id}/exports/{export_id}/delete": "POST manage",
     "/runs/{run_id}/exports/{export_id}/model": "POST submit",

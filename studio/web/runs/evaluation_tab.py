@@ -19,6 +19,7 @@ from studio.services.samples import sample_diff
 from studio.settings import Settings
 from studio.web.http.deps import DB, Config
 from studio.web.rendering.render import block, redirect
+from studio.web.runs import row_feedback
 from studio.web.runs.run_frame import tab_page
 
 router = APIRouter(include_in_schema=False)
@@ -26,23 +27,32 @@ router = APIRouter(include_in_schema=False)
 SHOWN_ROWS = 20
 """Rows of the table that a page shows at first, and how many more each time."""
 
-Shown = Annotated[int, Query(ge=1, le=evaluations.MAX_ROWS)]
+
+class EvaluationView(BaseModel):
+    """The query parameters of the tab."""
+
+    number: int | None = None
+    """The evaluation; the newest one by default."""
+    sort: str = "worst"
+    shown: Annotated[int, Field(ge=1, le=evaluations.MAX_ROWS)] = SHOWN_ROWS
+    left: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """How many rows of the run's dataset have just been left out."""
+    version: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """The version without them."""
+    before: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """The version that was in use before."""
 
 
 @router.get("/runs/{run_id}/evaluation")
-def show_evaluation(  # noqa: PLR0913, PLR0917 -- what FastAPI passes
+def show_evaluation(
     request: Request,
     run_id: int,
     db: DB,
     config: Config,
-    number: int | None = None,
-    sort: str = "worst",
-    shown: Shown = SHOWN_ROWS,
+    view: Annotated[EvaluationView, Query()],
 ) -> Response:
     run = runs.get(db, run_id)
-    return tab_page(
-        request, db, run, "evaluation", **_context(db, config, run, number, sort, shown)
-    )
+    return tab_page(request, db, run, "evaluation", **_context(db, config, run, view))
 
 
 @router.get("/runs/{run_id}/parts/evaluation")
@@ -51,7 +61,7 @@ def refresh_evaluation(
 ) -> Response:
     """Return the part of the tab that changes while the models answer."""
     run = runs.get(db, run_id)
-    context = _context(db, config, run, number, "worst", SHOWN_ROWS)
+    context = _context(db, config, run, EvaluationView(number=number))
     return block(request, "runs/evaluation.html", "results", run=run, **context)
 
 
@@ -80,13 +90,12 @@ def delete(request: Request, run_id: int, evaluation_id: int, db: DB) -> Respons
     return redirect(request, f"/runs/{run_id}/evaluation")
 
 
-def _context(
-    db: Session, settings: Settings, run: Run, number: int | None, sort: str, shown: int
-) -> dict[str, Any]:
+def _context(db: Session, settings: Settings, run: Run, view: EvaluationView) -> dict[str, Any]:
     message, hint = evaluations.refusal(run)
     made = evaluations.list_for_run(db, run.id or 0)
-    chosen = evaluations.get(db, run.id or 0, number) if number else next(iter(made), None)
-    order: RowOrder = next((one for one in get_args(RowOrder) if one == sort), "worst")
+    chosen = (
+        evaluations.get(db, run.id or 0, view.number) if view.number else next(iter(made), None)
+    )
     return {
         "refusal": message,
         "refusal_hint": hint,
@@ -96,26 +105,27 @@ def _context(
         "limits": evaluations,
         "datasets": datasets.list_with_rows(db, evaluations.READABLE),
         "orders": ORDERS,
-        "sort": order,
-        **(_chosen_context(db, chosen, order, shown) if chosen else {}),
+        "view": view,
+        **(_chosen_context(db, chosen, view) if chosen else {}),
+        **(row_feedback.row_context(db, settings, run, chosen) if chosen else {}),
         **(_judged_context(db, settings, chosen) if chosen else {}),
     }
 
 
-def _chosen_context(
-    db: Session, evaluation: Evaluation, order: RowOrder, shown: int
-) -> dict[str, Any]:
+def _chosen_context(db: Session, evaluation: Evaluation, view: EvaluationView) -> dict[str, Any]:
     results = evaluation_results.load(db, evaluation)
     progress = evaluations.find_progress(db, evaluation)
     sets = [db.get_one(AnswerSet, one) for one in (evaluation.base_id, evaluation.tuned_id)]
+    order: RowOrder = next((one for one in get_args(RowOrder) if one == view.sort), "worst")
     rows = results.sort_rows(order) if results else []
+    more = len(rows) - view.shown
     return {
         "results": results,
         "sides": list(zip(sets, progress, strict=True)),
         "is_going": any(not one.status.is_final for one in progress),
-        "rows": [(row, _diff(row)) for row in rows[:shown]],
-        "more": min(len(rows) - shown, SHOWN_ROWS) if len(rows) > shown else 0,
-        "shown": shown,
+        "sort": order,
+        "rows": [(row, _diff(row)) for row in rows[: view.shown]],
+        "more": min(more, SHOWN_ROWS) if more > 0 else 0,
         "max_prompt": suggested_prompts.MAX_LINKED_CHARS,
     }
 

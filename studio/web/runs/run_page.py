@@ -11,6 +11,7 @@ from studio.web.runs import (
     judgements_page,
     numerics_tab,
     overview_tab,
+    row_feedback,
     run_actions,
 )
 
@@ -23,6 +24,7 @@ _PARTS = (
     numerics_tab,
     files_tab,
     details_tab,
+    row_feedback,
     run_actions,
 )
 
