@@ -3,6 +3,7 @@
 
 import { phrase } from "../i18n/translations.js";
 import { ask } from "./answer_reader.js";
+import { collectFeedback } from "./feedback.js";
 import { begin, grow, report, show, waitFor, waitForPress } from "./reply.js";
 import { addReply, draw, follow, isAtEnd, name, replyOf, toggleEditor } from "./turn.js";
 import { sendOnEnter } from "./composer.js";
@@ -30,6 +31,7 @@ export function converse(root, { settings, isReady, isText, signal }) {
   listen(root, "keydown", (event) => {
     if (event.target.matches("[data-new-prompt]")) sendOnEnter(event);
   });
+  collectFeedback(root, root.dataset.run ? "chat" : "playground", (reply) => describe(chat, reply), signal);
   setBusy(chat, null);
   return chat;
 }
@@ -123,6 +125,7 @@ async function answerOne(chat, turn, { key }, version, start, signal) {
   const messages = messagesFor(chat, turn, key, system);
   const sent = { ...body, messages, is_text: chat.isText(), expected: turn.expected, answer_start: version.text };
   if (start.isNew) sent.seed = null;
+  version.asked = sent;
   const reply = replyOf(turn.element, key);
   reply.setAttribute("aria-busy", "true");
   try {
@@ -196,6 +199,25 @@ function place(chat, reply) {
   const turn = chat.turns.find(({ element }) => element.contains(reply));
   const column = columns(chat.root).find(({ key }) => key === reply.dataset.side);
   return { turn, column, kept: turn?.answers[reply.dataset.side] };
+}
+
+/** Describe the answer that a reply shows, as people rate it; null while there is none. */
+function describe(chat, reply) {
+  const { kept } = place(chat, reply);
+  const version = kept?.versions[kept.shown];
+  const isShown = version?.text && reply.querySelector("[data-answer]").textContent === version.text;
+  if (!isShown || !version.asked || version.asked.is_text || reply.hasAttribute("aria-busy")) return null;
+  const { base, run, step, seed } = version.sources.at(-1) ?? {};
+  const trained = step === null ? `run ${run}` : `run ${run}, step ${step}`;
+  return {
+    text: version.text,
+    isWhole: Boolean(version.end) && !version.end.is_cut && !version.isStopped && !version.problem,
+    prompt: version.asked.messages,
+    model: run ? trained : (base ?? ""),
+    run: run ?? (Number(chat.root.dataset.run) || null),
+    temperature: version.asked.temperature,
+    seed: seed ?? version.asked.seed,
+  };
 }
 
 /** Ask one model again; turns after this one keep their answers. */

@@ -90,6 +90,15 @@ def test_page_offers_held_out_rows_as_prompts(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("run")
+def test_answers_can_be_rated_compared_and_edited(client: TestClient) -> None:
+    page = parse_page(client.get("/runs/1/chat").text)
+
+    bars = page.all(role="group", **{"aria-label": "Feedback on this answer"})
+    names = [one.attributes.get("aria-label") or one.text.strip() for one in bars[0].all("button")]
+    assert names == ["Good answer", "Bad answer", "Better", "Edit answer"]
+
+
+@pytest.mark.usefixtures("run")
 def test_answers_stream_from_base_and_tuned_model(
     client: TestClient, settings: Settings, base: Path
 ) -> None:
