@@ -325,7 +325,7 @@ def _find_judge(db: Session, settings: Settings, judge: str) -> dict[str, Any]:
         return {"kind": kind, "model": served.fill_in(blank, name, PromptTokens(ids=[], stops=[]))}
     run = runs.get(db, int(name))
     served = served_models.for_result(run, RunDir(settings.runs / name))
-    request = served.fill_in(blank, f"run {name}", PromptTokens(ids=[], stops=[]))
+    request = served.fill_in(blank, f"run {run.id}", PromptTokens(ids=[], stops=[]))
     scoring = request.model_copy(update={"gives_scores": True})
     return {"kind": kind, "model": scoring, "max_length": run.recipe.data.max_length}
 
