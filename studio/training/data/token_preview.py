@@ -451,10 +451,8 @@ def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
     if "text" in request.row:
         return _tokenise_text(request.row["text"] + request.answer_start, tokenizer)
     if request.chat_template == "none":
-        text, spoken = (
-            prompt_answer.prompt_text(request.row["messages"]),
-            _speak(request, tokenizer),
-        )
+        text = prompt_answer.prompt_text(request.row["messages"])
+        spoken = _speak(request, tokenizer)
         ids = prompt_answer.prompt_ids(text, tokenizer, request.max_length)
         return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id], spoken=spoken)
     chat_templates.set_chat_template(tokenizer, request.chat_template)
