@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from studio.methods import dpo
-from studio.methods.base import Method, full_preset, lora_preset
+from studio.methods.base import Method, full_preset, lora_preset, quick_preset
 from studio.methods.heads import HeadOptimisation, HeadRecipe, HeadSection
 from studio.metrics import EVAL_LOSS, LOSS, MethodMetrics, MetricSpec
 from studio.recipe.base import Outputs
@@ -85,6 +85,11 @@ METHOD = Method(
         "ranked": "Only the best and the worst answer of each row are compared. The answers "
         "between them are not used."
     },
-    presets=(lora_preset(), full_preset(1e-5)),
+    presets=(
+        # A new output layer on a frozen body learns little in a minute.
+        quick_preset(1e-3, adapter={"kind": "full"}, validation_share=0.2),
+        lora_preset(),
+        full_preset(1e-5),
+    ),
     sequences_per_row=2,
 )

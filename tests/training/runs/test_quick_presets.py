@@ -24,6 +24,7 @@ STEPS = 150
     [
         ("dpo", "comparisons", 0.8),
         ("kto", "ratings", 0.15),
+        ("reward", "comparisons", 0.55),
         ("classify", "labels", 0.8),
         ("regress", "numbers", 0.4),
         ("tokens", "entities", 0.9),
