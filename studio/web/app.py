@@ -32,7 +32,7 @@ from studio.web.api.runs import (
 from studio.web.api.system import hardware, system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
-from studio.web.chat import answer_stream, chat_page, try_it
+from studio.web.chat import answer_stream, chat_page, token_scores, try_it
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
 from studio.web.experiments import experiment_page, new_experiment_page, quick_start_page
@@ -71,6 +71,7 @@ PAGES = tuple(
         run_page,
         chat_page,
         answer_stream,
+        token_scores,
         try_it,
         playground_page,
         export_page,

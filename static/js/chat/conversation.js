@@ -5,6 +5,7 @@ import { phrase } from "../i18n/translations.js";
 import { ask } from "./answer_reader.js";
 import { collectFeedback } from "./feedback.js";
 import { begin, grow, report, show, waitFor, waitForPress } from "./reply.js";
+import { toggleScores } from "./token_scores.js";
 import { addReply, draw, follow, isAtEnd, name, replyOf, toggleEditor } from "./turn.js";
 import { sendOnEnter } from "./composer.js";
 
@@ -41,6 +42,7 @@ const BUTTONS = {
   "[data-retry]": (chat, button) => regenerate(chat, button.closest(".chat-reply")),
   "[data-continue]": (chat, button) => goOn(chat, button.closest(".chat-reply")),
   "[data-turn-to]": (chat, button) => turnTo(chat, button.closest(".chat-reply"), Number(button.dataset.turnTo)),
+  "[data-heat]": (chat, button) => toggleScores(button, chat.root.dataset.scores, scored(chat, button.closest(".chat-reply"))),
   "[data-copy-answer]": (_chat, button) => copy(button),
   "[data-edit]": (chat, button) => !chat.busy && toggleEditor(button.closest("li"), true),
   "[data-cancel]": (_chat, button) => toggleEditor(button.closest("li"), false),
@@ -218,6 +220,13 @@ function describe(chat, reply) {
     temperature: version.asked.temperature,
     seed: seed ?? version.asked.seed,
   };
+}
+
+/** Return the answer that a reply shows as it is scored: what was asked, with the answer. */
+function scored(chat, reply) {
+  const { turn, kept } = place(chat, reply);
+  const { asked, text } = kept.versions[kept.shown];
+  return { ...asked, answer: text, expected: turn.expected, answer_start: "" };
 }
 
 /** Ask one model again; turns after this one keep their answers. */

@@ -2,6 +2,7 @@
 
 import { span } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
+import { hideScores } from "./token_scores.js";
 import { describeSource, describeSpeed } from "./answer_source.js";
 
 const STATES = {
@@ -23,6 +24,7 @@ export function begin(reply, text, words) {
   reply.classList.add("waiting");
   grow(reply, text);
   part(reply, "foot").hidden = true;
+  hideScores(reply);
   part(reply, "source").textContent = "";
   if (words) rest(reply, words);
   else report(reply, "accepted");
@@ -67,6 +69,8 @@ export function show(reply, version, position, count) {
   rest(reply, outcome(version));
   part(reply, "figures").textContent = version.end ? describeSpeed(version.end) : "";
   part(reply, "source").textContent = version.sources.map(describeSource).join("\n");
+  hideScores(reply);
+  part(reply, "heat").hidden = !version.end || !version.text.trim() || version.asked.is_text;
   part(reply, "continue").hidden = !version.end?.is_cut || !version.text;
   part(reply, "retry").textContent = version.end ? phrase("Regenerate") : phrase("Retry");
   judge(reply, version.end?.is_right ?? null);

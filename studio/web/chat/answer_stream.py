@@ -43,6 +43,9 @@ MAX_SEED = 2**53 - 1
 
 NO_SLOT = "no_free_slot"
 
+ALTERNATIVES = 5
+"""How many of the likeliest tokens are wanted in the place of each token that is scored."""
+
 
 class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -82,6 +85,10 @@ class PromptRequest(SamplingOptions):
             return {"text": self.messages[-1].content}
         return {"messages": [message.model_dump() for message in self.messages]}
 
+    def with_answer(self, answer: str) -> dict[str, Any]:
+        """Return the conversation with an answer, as the tokenizer service takes it."""
+        return {"messages": [*self.row["messages"], {"role": "assistant", "content": answer}]}
+
     @property
     def options(self) -> GenerationRequest:
         seed = self.seed
@@ -100,11 +107,25 @@ class PromptRequest(SamplingOptions):
         )
 
 
-class AnswerRequest(PromptRequest):
-    """What one of the two models of a run's chat is asked."""
+class ChatSide(BaseModel):
+    """Which of the two models of a run's chat is meant."""
 
     side: Side
     checkpoint: Annotated[int, Ge(0), Le(10**12)] | None = None
+
+
+class AnswerRequest(PromptRequest, ChatSide):
+    """What one of the two models of a run's chat is asked."""
+
+
+class ScoredAnswer(PromptRequest):
+    """A conversation, and an answer to it whose tokens are scored."""
+
+    answer: Annotated[str, Len(1, MAX_MESSAGE_CHARS)]
+
+
+class ChatScore(ScoredAnswer, ChatSide):
+    """An answer that one of the two models of a run's chat scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +160,7 @@ async def answer(
     request: Request, run_id: Annotated[int, Depends(_existing_run)], asked: AnswerRequest
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the answer of the base model or of the run's model; a disconnect stops it."""
-    async for event in stream_answer(request, _question(request, run_id, asked)):
+    async for event in stream_answer(request, chat_question(request, run_id, asked)):
         yield event
 
 
@@ -149,8 +170,8 @@ async def load(
 ) -> Response:
     """Load the model before the first prompt, if a slot is free; the first start takes seconds."""
     with suppress(StudioError):  # The first prompt says what is wrong.
-        question = _question(request, run_id, asked)
-        generation = await run_in_threadpool(_build_request, request, question)
+        question = chat_question(request, run_id, asked)
+        generation = await run_in_threadpool(build_request, request, question)
         stream = await service_clients.send_generation_request(
             request.app.state.settings, generation.request.model_copy(update={"ids": []})
         )
@@ -162,7 +183,8 @@ async def load(
     return Response(status_code=204)
 
 
-def _question(request: Request, run_id: int, asked: AnswerRequest) -> Question:
+def chat_question(request: Request, run_id: int, asked: AnswerRequest | ChatScore) -> Question:
+    """Return a question to one of the two models of a run's chat."""
     folder = request.app.state.settings.runs
 
     def find_model(db: Session) -> ChatModel:
@@ -185,7 +207,7 @@ async def stream_answer(request: Request, question: Question) -> AsyncIterator[S
 async def _answer_events(request: Request, question: Question) -> AsyncIterator[dict[str, Any]]:
     """Wait for a slot if there is none, then yield the events of an answer."""
     settings, hub = request.app.state.settings, request.app.state.hub
-    generation = await run_in_threadpool(_build_request, request, question)
+    generation = await run_in_threadpool(build_request, request, question)
     state: dict[str, Any] = {}
     while not hub.is_closing:
         previous, state = state, await run_in_threadpool(_read_state, request)
@@ -205,8 +227,11 @@ async def _answer_events(request: Request, question: Question) -> AsyncIterator[
             await stream.close()
 
 
-def _build_request(request: Request, question: Question) -> Generation:
-    """Find the model and tokenise the prompt; both fail in words before a model is loaded."""
+def build_request(request: Request, question: Question, scored: str = "") -> Generation:
+    """Find the model and tokenise the prompt; both fail in words before a model is loaded.
+
+    With `scored`, nothing is generated: the tokens of this answer are scored.
+    """
     state, asked = request.app.state, question.prompt
     if not asked.messages[-1].content.strip():
         raise InvalidError("The prompt is empty.", hint="Write something first.")
@@ -215,14 +240,17 @@ def _build_request(request: Request, question: Question) -> Generation:
             raise UnavailableError(wait.message, hint="Start one with `studio worker`.")
         model = question.find_model(db)
     row = TokenizerRequest(
-        kind="prompt",
+        kind="answer" if scored else "prompt",
         model=model.served.folder,
-        row=asked.row,
+        row=asked.with_answer(scored) if scored else asked.row,
         chat_template=model.template,
-        answer_start=asked.answer_start,
+        answer_start="" if scored else asked.answer_start,
     )
     prompt = service_clients.render_prompt(state.settings, row)
     sent = model.served.fill_in(asked.options, model.name, prompt)
+    if scored:
+        of_answer = {"most": 0, "scored_from": prompt.places[0], "top_logprobs": ALTERNATIVES}
+        sent = sent.model_copy(update=of_answer)
     return Generation(sent, model, prompt.template_hash)
 
 

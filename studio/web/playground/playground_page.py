@@ -8,6 +8,7 @@ from annotated_types import Len
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel
 from sqlmodel import Session
 
 from studio.db.session import read_session
@@ -21,7 +22,8 @@ from studio.services.playground.model_choices import ModelChoice, ModelReference
 from studio.services.playground.number_formats import FormatChoice
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.web.chat.answer_stream import PromptRequest, Question, stream_answer
+from studio.web.chat.answer_stream import PromptRequest, Question, ScoredAnswer, stream_answer
+from studio.web.chat.token_scores import show_scores
 from studio.web.http.api_access import access_for
 from studio.web.http.deps import DB, Config
 from studio.web.http.event_hub import StreamSlot
@@ -62,11 +64,19 @@ class PromptGroup:
     prompts: list[SuggestedPrompt]
 
 
-class PlaygroundQuestion(PromptRequest):
-    """What the model of a column is asked."""
+class ColumnModel(BaseModel):
+    """The model of a column."""
 
     model: Annotated[str, Len(1, 80)]
     format: Annotated[str, Len(0, 40)] = ""
+
+
+class PlaygroundQuestion(PromptRequest, ColumnModel):
+    """What the model of a column is asked."""
+
+
+class PlaygroundScore(ScoredAnswer, ColumnModel):
+    """An answer that the model of a column scores."""
 
 
 @router.get("")
@@ -135,12 +145,21 @@ def wait_block(request: Request, db: DB) -> Response:
 @router.post("/answers", response_class=EventSourceResponse, dependencies=[StreamSlot])
 async def answer(request: Request, asked: PlaygroundQuestion) -> AsyncIterator[ServerSentEvent]:
     """Stream the answer of a column's model; a disconnect stops it."""
+    async for event in stream_answer(request, _question(request, asked)):
+        yield event
 
+
+@router.post("/scores")
+async def score(request: Request, asked: PlaygroundScore) -> Response:
+    """Show how likely the model of a column finds the tokens of an answer."""
+    return await show_scores(request, _question(request, asked), asked)
+
+
+def _question(request: Request, asked: PlaygroundQuestion | PlaygroundScore) -> Question:
     def find_model(db: Session) -> ChatModel:
         return _find_model(db, request.app.state.settings, asked.model, asked.format)
 
-    async for event in stream_answer(request, Question(asked, find_model)):
-        yield event
+    return Question(asked, find_model)
 
 
 @router.post("/code")

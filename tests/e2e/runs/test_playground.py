@@ -1,6 +1,7 @@
 """Models side by side in the playground: the real inference process, in a real browser."""
 
 import json
+import math
 import re
 import subprocess
 from urllib.parse import parse_qsl, urlsplit
@@ -8,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.live_studio import QUICK, Studio, get_run
+from tests.support.live_studio import QUICK, ApiClient, Studio, get_run
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -236,3 +237,38 @@ def test_escape_stops_all_columns_and_each_is_asked_again(playground: Page) -> N
     reply(page, 2).get_by_role("button", name="Retry").click()
     expect(reply(page, 2).locator("[data-figures]")).to_have_text("1 token")
     expect(reply(page, 1).get_by_text("Stopped.")).to_be_visible()
+
+
+def test_probabilities_of_tokens_are_those_of_the_api(
+    page: Page, studio: Studio, finished: int
+) -> None:
+    """A press shows how likely the model found each token; a further one hides it."""
+    playground = opened(page, f"?model=run:{finished}&max_tokens=12")
+    ask(playground, "What is the plural of cat?")
+    button = reply(playground, 1).get_by_role("button", name="Token probabilities")
+    button.click()
+    tokens = reply(playground, 1).locator(".heat span")
+    expect(tokens.first).to_be_visible()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    shown = tokens.all_text_contents()
+    title = tokens.first.get_attribute("title") or ""
+
+    model = f"ft:starter:local::{finished}"
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": "What is the plural of cat?"}],
+        "logprobs": True,
+        "x_studio": {"score": answer(playground, 1)},
+    }
+    told = (
+        ApiClient(f"{studio.url}/v1", studio.api.headers)
+        .post("/chat/completions", json=asked)
+        .raise_for_status()
+        .json()
+    )
+    entries = told["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in entries] == shown
+    share = 100 * math.exp(entries[0]["logprob"])
+    assert float(title.split(" ")[0]) == pytest.approx(share, rel=0.01)
+    button.click()
+    expect(tokens.first).to_be_hidden()

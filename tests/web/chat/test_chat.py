@@ -1,7 +1,7 @@
 """Chat with a run's model beside its base: the page, the streamed answers, and what goes wrong."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
-from studio.db.tables import Run
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
-from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services.models import models
 from studio.services.runs import bulk_actions, runs, states
 from studio.settings import Settings
@@ -21,48 +19,10 @@ from studio.training.data.rows import TrainingRow, split_rows
 from tests.support import factories, inference_services, tokenizer_services
 from tests.support.inference_services import LOADING, NO_SLOT, failed, words
 from tests.support.page_reader import parse_page
+from tests.web.chat.conftest import write_files
 
 QUESTION = [{"role": "user", "content": "What is 3 and one?"}]
 ANSWERS = "/runs/1/chat/answers"
-
-
-@pytest.fixture(scope="module")
-def tokenizer_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = tmp_path_factory.mktemp("desk")
-    tokenizer_services.write_model(home / "base")
-    tokenizer_services.write_model(home / "plain", template="")
-    with tokenizer_services.run_tokenizer_service(Settings(home=home)):
-        yield home
-
-
-@pytest.fixture
-def base(settings: Settings, tokenizer_home: Path) -> Path:
-    """Let the test's home have a tokenizer service; return a base model with a chat template."""
-    (settings.home / "desk.sock").symlink_to(tokenizer_home / "desk.sock")
-    return tokenizer_home / "base"
-
-
-def write_files(settings: Settings, run: Run, base: Path, *steps: int) -> RunDir:
-    """Write the files of a run: how it was launched, and its checkpoints."""
-    folder = RunDir(settings.runs / str(run.id))
-    folder.root.mkdir(parents=True)
-    spec = JobSpec(
-        run_id=run.id or 0, name=run.name, model=str(base), train=folder.root, validation=None
-    )
-    folder.job.write_text(spec.model_dump_json())
-    for step in steps:
-        (folder.checkpoints / f"checkpoint-{step}").mkdir(parents=True)
-    return folder
-
-
-@pytest.fixture
-def run(engine: Engine, settings: Settings, base: Path) -> RunDir:
-    """Make a finished LoRA run with its adapter, and let a worker be connected."""
-    with unit_of_work(engine) as db:
-        factories.connect_worker(db, "plain")
-        folder = write_files(settings, factories.make_finished_run(db), base, 5)
-    tokenizer_services.write_model(folder.artifacts)
-    return folder
 
 
 def ask(client: TestClient, side: str = "run", **changes: Any) -> list[dict[str, Any]]:  # noqa: ANN401 -- any field of the request
