@@ -129,7 +129,7 @@ def create(
     db.flush()
     job = JudgementJob.model_validate(
         {
-            "about": f"run {evaluation.run_id}, by {title}",
+            "about": f"answers of run {evaluation.run_id}, judged by {title}",
             "judgement": judgement.id,
             "judge": asked,
             "pairs": [_to_pair(row) for row in rows],
