@@ -42,9 +42,9 @@ class Lesson:
 
 LESSONS = (
     Lesson("dpo", "comparisons", 0.6, 3e-3, 1e-4),
-    Lesson("kto", "ratings", 0.1, 3e-3, 3e-4),
+    Lesson("kto", "ratings", 0.25, 2e-3, 3e-4),
     Lesson("reward", "comparisons", 0.55, 3e-3, 1e-3),
-    Lesson("classify", "labels", 0.6, 1e-3, 3e-4),
+    Lesson("classify", "labels", 0.95, 1e-3, 3e-4),
     Lesson("regress", "numbers", 0.3, 1e-3, 3e-4),
     Lesson("tokens", "entities", 0.9, 1e-3, 3e-4),
 )
