@@ -7,6 +7,7 @@ from tests.bench import (
     compare,
     concurrent_clients,
     estimate_accuracy,
+    evaluation,
     form_latency,
     journeys,
     large_file,
@@ -31,6 +32,7 @@ PARTS = (
     run_start,
     journeys,
     several_askers,
+    evaluation,
     training,
     estimate_accuracy,
 )
