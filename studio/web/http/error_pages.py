@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
@@ -120,5 +121,6 @@ def _page_above(request: Request, path: str) -> Iterator[Step]:
     above = path.rstrip("/").rpartition("/")[0]
     while above and not routes.find("GET", above).template:
         above = above.rpartition("/")[0]
-    if above not in {"", "/runs"} and template_permissions.may("GET", above):
-        yield Step(gettext("Open %(path)s") % {"path": above}, above)
+    address = quote(above)
+    if above not in {"", "/runs"} and template_permissions.may("GET", address):
+        yield Step(gettext("Open %(path)s") % {"path": above}, address)

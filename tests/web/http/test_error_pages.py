@@ -241,3 +241,11 @@ def test_refused_request_of_a_program_is_answered_as_json(client: TestClient) ->
     answer = client.get("/runs", headers={"Host": "example.org"})
 
     assert answer.json()["error"]["message"] == "This studio has a different address."
+
+
+@pytest.mark.parametrize("path", ["/help/knobs/%3F/x", "/help/knobs/%23/x", "/help/knobs/%25/x"])
+def test_address_above_with_special_characters_is_a_link(client: TestClient, path: str) -> None:
+    page = client.get(path)
+
+    assert page.status_code == 404
+    assert f'href="{path.removesuffix("/x")}"' in page.text
