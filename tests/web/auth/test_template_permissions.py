@@ -256,7 +256,12 @@ def offered(there: str, html: str) -> set[Offer]:
             verb = name.removeprefix("hx-").upper()
             if name != verb.lower() and verb in {"GET", "POST", "PUT", "PATCH", "DELETE"}:
                 found.add((verb, value))
-        sent_by_scripts = {"data-api", "data-send", "data-load"} & node.attributes.keys()
+        sent_by_scripts = {
+            "data-api",
+            "data-send",
+            "data-load",
+            "data-scores",
+        } & node.attributes.keys()
         found |= {("POST", node.attributes[name]) for name in sent_by_scripts}
     ours = {(method, urlsplit(urljoin(there, address))) for method, address in found}
     return {
