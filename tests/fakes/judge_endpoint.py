@@ -1,4 +1,4 @@
-"""A judge on this machine that speaks OpenAI's API, and answers as it is told."""
+"""A judge on this machine that speaks OpenAI's API; a test chooses its replies."""
 
 import json
 import threading

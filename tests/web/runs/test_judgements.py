@@ -142,7 +142,7 @@ def test_vote_over_rest_replaces_an_earlier_one(client: TestClient, engine: Engi
 
 @pytest.mark.usefixtures("evaluation")
 def test_unknown_judges_are_refused(client: TestClient) -> None:
-    for name in ("model:nobody", "reward:1", "person", "endpoint", ""):
+    for name in ("model:missing", "reward:1", "person", "endpoint", ""):
         answer = client.post(f"{API}/judgements", json={"judge": name})
         assert error_of(answer) == (422, f"There is no judge {name}."), name
 
