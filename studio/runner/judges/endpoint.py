@@ -61,9 +61,14 @@ class Endpoint:
 
     def _ask_once(self, question: str) -> str:
         messages = [{"role": "user", "content": question}]
-        status, content = self._post({"model": self.target.model, "messages": messages})
-        if status == 400 and self._adapt(content):  # noqa: PLR2004 -- a bad request
-            status, content = self._post({"model": self.target.model, "messages": messages})
+        payload = {"model": self.target.model, "messages": messages}
+        while True:
+            options = self._options  # Other threads may change them meanwhile.
+            status, content = self._post(payload | options)
+            adapted = _adapt(options, content) if status == 400 else None  # noqa: PLR2004 -- a bad request
+            if adapted is None:
+                break
+            self._options = adapted
         if status == 429 or status >= 500:  # noqa: PLR2004 -- too many requests, or its own trouble
             raise UnavailableError(f"The judge answered with status {status}.", hint=_LATER)
         if status in (400, 413, 422):  # It may be this question alone: no verdict on it.
@@ -75,20 +80,6 @@ class Endpoint:
             )
         return _reply_text(content)
 
-    def _adapt(self, content: bytes) -> bool:
-        """Leave out or rename an option that the endpoint refuses. Return whether one was."""
-        message = content.decode(errors="replace")
-        if "max_completion_tokens" in message and "max_tokens" in self._options:
-            self._options = {**self._options, "max_completion_tokens": MAX_TOKENS}
-            del self._options["max_tokens"]
-            return True
-        if "temperature" in message and "temperature" in self._options:
-            self._options = {
-                name: value for name, value in self._options.items() if name != "temperature"
-            }
-            return True
-        return False
-
     def _post(self, payload: dict[str, Any]) -> tuple[int, bytes]:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.key:
@@ -98,7 +89,7 @@ class Endpoint:
             headers,
             seconds=SECONDS,
             allow_internal=self.allow_internal,
-            body=json.dumps(payload | self._options).encode(),
+            body=json.dumps(payload).encode(),
         )
         with opened as response:
             content = b""
@@ -107,6 +98,20 @@ class Endpoint:
                 if len(content) > MAX_REPLY_BYTES:
                     raise InvalidError("The judge's reply is too long.", hint=_LATER)
             return response.status, content
+
+
+def _adapt(options: dict[str, Any], refusal: bytes) -> dict[str, Any] | None:
+    """Return options without the one that an endpoint refuses, or under its new name; else None."""
+    message = refusal.decode(errors="replace")
+    if "max_completion_tokens" in message and "max_tokens" in options:
+        return {**_without(options, "max_tokens"), "max_completion_tokens": MAX_TOKENS}
+    if "temperature" in message and "temperature" in options:
+        return _without(options, "temperature")
+    return None
+
+
+def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
+    return {other: value for other, value in options.items() if other != name}
 
 
 _LATER = "Try again later, or choose another judge."

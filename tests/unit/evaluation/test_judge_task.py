@@ -118,6 +118,24 @@ def test_options_that_a_model_refuses_are_changed_once(
     assert added in made.asked[-1]
 
 
+def test_model_that_refuses_both_options_answers_every_question_asked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reasoning models refuse both; the questions under way meanwhile are asked again, too."""
+
+    def reply(request: dict[str, Any]) -> Reply:
+        if "max_tokens" in request:
+            return 400, {"error": {"message": "Use 'max_completion_tokens' instead."}}
+        if "temperature" in request:
+            return 400, {"error": {"message": "'temperature' does not support 0."}}
+        return prefer_good(request)
+
+    with run_judge(reply) as made:
+        results = ask(tmp_path, made.url, PAIRS, monkeypatch)
+
+    assert {(one["base_first"], one["tuned_first"]) for one in results} == {("B", "A")}
+
+
 @pytest.mark.parametrize(
     ("reply", "kind", "message"),
     [
