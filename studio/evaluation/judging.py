@@ -48,6 +48,8 @@ class JudgedPair:
     """Its choice with the base model's answer as A."""
     tuned_first: Choice
     """Its choice with the tuned model's answer as A."""
+    is_asked: bool = True
+    """Whether it was asked: equal answers are a tie without it."""
 
     @property
     def verdict(self) -> PairVerdict:
@@ -67,7 +69,7 @@ class JudgeResult:
     win_rate: Figure | None
     """Wins and half of the ties, as a share of the pairs that count; None if none do."""
     flipped_share: float
-    """The share of pairs in which the judge chose the same place both times."""
+    """The share of pairs that it was asked about in which it chose the same place both times."""
     is_success: bool | None
     """Whether the tuned model is clearly better or clearly worse; None if that is not clear."""
     sentence: str
@@ -81,8 +83,8 @@ def summarise(pairs: Sequence[JudgedPair]) -> JudgeResult:
     """Return what a judge found over all pairs."""
     counts = Counter(pair.verdict for pair in pairs)
     read = [pair for pair in pairs if pair.verdict != "unreadable"]
-    flipped = sum(is_flipped(pair.base_first, pair.tuned_first) for pair in read)
-    share = flipped / len(read) if read else 0.0
+    asked = [is_flipped(pair.base_first, pair.tuned_first) for pair in read if pair.is_asked]
+    share = sum(asked) / len(asked) if asked else 0.0
     rate = _win_rate([pair.verdict for pair in read])
     success = _success(rate, counts["tuned"], counts["base"])
     return JudgeResult(

@@ -69,8 +69,11 @@ class PairResult(_Message):
     """Its words with the base model's answer as A; for a reward model, the scores."""
     tuned_first_reply: str
 
-    def to_pair(self) -> JudgedPair:
+    def to_pair(self, *, is_asked: bool = True) -> JudgedPair:
         """Return the result as statistics read it."""
         return JudgedPair(
-            position=self.position, base_first=self.base_first, tuned_first=self.tuned_first
+            position=self.position,
+            base_first=self.base_first,
+            tuned_first=self.tuned_first,
+            is_asked=is_asked,
         )

@@ -341,9 +341,10 @@ def _load(
 ) -> Judged:
     query = select(JudgedAnswers).where(JudgedAnswers.judgement_id == judgement.id)
     answers = db.exec(query.order_by(col(JudgedAnswers.position))).all()
-    judged = [_to_judged(one) for one in answers]
-    verdicts = {pair.position: pair.verdict for pair in judged}
     rows = {row.tuned.position: row for row in results.rows} if results else {}
+    equal = {place for place, row in rows.items() if row.base.answer == row.tuned.answer}
+    judged = [_to_judged(one, is_asked=one.position not in equal) for one in answers]
+    verdicts = {pair.position: pair.verdict for pair in judged}
     return Judged(
         judgement=judgement,
         progress=_progress(db, judgement),
@@ -367,8 +368,9 @@ def _progress(db: Session, judgement: Judgement) -> AnswerProgress:
     return AnswerProgress(status=task.status, share=task.share, message=message)
 
 
-def _to_judged(answers: JudgedAnswers) -> JudgedPair:
-    return PairResult.model_validate(answers.model_dump(exclude={"id", "judgement_id"})).to_pair()
+def _to_judged(answers: JudgedAnswers, *, is_asked: bool = True) -> JudgedPair:
+    fields = answers.model_dump(exclude={"id", "judgement_id"})
+    return PairResult.model_validate(fields).to_pair(is_asked=is_asked)
 
 
 def _to_pair(row: RowPair) -> Pair:

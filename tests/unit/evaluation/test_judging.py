@@ -103,6 +103,19 @@ def test_judge_that_follows_the_order_is_not_reliable() -> None:
     assert found.sentence.startswith("The judge is not reliable: in 38 % of the pairs")
 
 
+def test_equal_answers_do_not_make_a_judge_look_reliable() -> None:
+    """It was not asked about them, so they say nothing of its choices."""
+    equal = [
+        JudgedPair(position=place, base_first="tie", tuned_first="tie", is_asked=False)
+        for place in range(100, 200)
+    ]
+    found = summarise([*pairs(wins=10, flipped=10), *equal])
+
+    assert found.flipped_share == 0.5
+    assert not found.is_reliable
+    assert found.ties == 110
+
+
 def test_unreadable_replies_are_counted_and_never_scored() -> None:
     found = summarise(pairs(wins=0, losses=0, unreadable=3))
 
