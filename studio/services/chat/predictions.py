@@ -1,6 +1,5 @@
 """What a run's model makes of a text, if it rewrites or scores it instead of holding a chat."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from studio.recipe.base import Outputs
 from studio.services.chat import slot_wait
 from studio.services.models import served_models, service_clients
 from studio.services.models.served_models import ServedModel
-from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS
 from studio.settings import Settings
 from studio.weights import encoders, model_facts
 
@@ -187,13 +185,8 @@ async def predict(settings: Settings, request: GenerationRequest, outputs: Outpu
     stream = await service_clients.send_generation_request(settings, request)
     answer = ""
     try:
-        async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
-            while (end := (chunk := await stream.read()).end) is None:
-                answer += chunk.text
-    except TimeoutError as error:
-        raise UnavailableError(
-            "The model took too long to start answering.", hint="Try again later."
-        ) from error
+        while (end := (chunk := await stream.read_in_time()).end) is None:
+            answer += chunk.text
     finally:
         await stream.close()
     return Prediction(answer, end, outputs)

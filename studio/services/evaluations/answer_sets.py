@@ -94,7 +94,12 @@ def find_progress(db: Session, answer_set: AnswerSet) -> AnswerProgress:
     """Return how far the answering has come."""
     if answer_set.finished_at is not None:
         return AnswerProgress(status=TaskStatus.SUCCEEDED, share=1.0)
-    task = tasks.latest(db, KIND, _subject(answer_set))
+    return task_progress(db, KIND, _subject(answer_set))
+
+
+def task_progress(db: Session, kind: str, subject: str) -> AnswerProgress:
+    """Return how far the newest task for a subject has come; without one, it was cancelled."""
+    task = tasks.latest(db, kind, subject)
     if task is None:
         return AnswerProgress(status=TaskStatus.CANCELLED)
     message = " ".join(part for part in (task.error_message, task.error_hint) if part)

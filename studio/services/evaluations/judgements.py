@@ -21,7 +21,7 @@ from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.judging import JudgementJob, Pair, PairResult
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import PromptTokens
-from studio.services.evaluations import evaluation_results
+from studio.services.evaluations import answer_sets, evaluation_results
 from studio.services.evaluations.answer_sets import AnswerProgress
 from studio.services.evaluations.evaluation_results import EvaluationResults, RowPair
 from studio.services.models import served_models
@@ -119,9 +119,8 @@ def create(
 
     """
     results = _require_results(db, evaluation)
-    asked = _find_judge(db, settings, judge)
+    title = _require_choice(db, settings, judge).title
     rows = choose_rows(results, count)
-    title = next(one.title for one in list_judges(db, settings) if one.value == judge)
     judgement = Judgement(
         evaluation_id=evaluation.id or 0, judge=judge, title=title, pairs=len(rows)
     )
@@ -131,7 +130,7 @@ def create(
         {
             "about": f"answers of run {evaluation.run_id}, judged by {title}",
             "judgement": judgement.id,
-            "judge": asked,
+            "judge": _describe_judge(db, settings, judge),
             "pairs": [_to_pair(row) for row in rows],
         }
     )
@@ -311,12 +310,20 @@ def _require_results(db: Session, evaluation: Evaluation) -> EvaluationResults:
     return results
 
 
-def _find_judge(db: Session, settings: Settings, judge: str) -> dict[str, Any]:
+def _require_choice(db: Session, settings: Settings, judge: str) -> JudgeChoice:
+    found = next((one for one in list_judges(db, settings) if one.value == judge), None)
+    if found is None:
+        hint = "Set STUDIO_JUDGE_URL and STUDIO_JUDGE_MODEL." if judge == ENDPOINT else _CHOOSE
+        raise InvalidError(f"There is no judge {judge[:200]}.", hint=hint, param="judge")
+    return found
+
+
+_CHOOSE = "Choose one of the judges that the evaluation's page lists."
+
+
+def _describe_judge(db: Session, settings: Settings, judge: str) -> dict[str, Any]:
     """Return how the task's process asks a judge."""
     kind, _, name = judge.partition(":")
-    if judge not in {one.value for one in list_judges(db, settings)}:
-        hint = "Set STUDIO_JUDGE_URL and STUDIO_JUDGE_MODEL." if kind == ENDPOINT else _CHOOSE
-        raise InvalidError(f"There is no judge {judge[:200]}.", hint=hint, param="judge")
     blank = GenerationRequest(model="", ids=[], stops=[])
     if kind == ENDPOINT:
         return {"kind": kind, "url": settings.judge_url, "model": settings.judge_model}
@@ -328,9 +335,6 @@ def _find_judge(db: Session, settings: Settings, judge: str) -> dict[str, Any]:
     request = served.fill_in(blank, f"run {run.id}", PromptTokens(ids=[], stops=[]))
     scoring = request.model_copy(update={"gives_scores": True})
     return {"kind": kind, "model": scoring, "max_length": run.recipe.data.max_length}
-
-
-_CHOOSE = "Choose one of the judges that the evaluation's page lists."
 
 
 def _load(
@@ -361,11 +365,8 @@ def _load(
 def _progress(db: Session, judgement: Judgement) -> AnswerProgress:
     if judgement.finished_at is not None:
         return AnswerProgress(status=TaskStatus.SUCCEEDED, share=1.0)
-    task = tasks.latest(db, KINDS[judgement.judge.partition(":")[0]], _subject(judgement))
-    if task is None:
-        return AnswerProgress(status=TaskStatus.CANCELLED)
-    message = " ".join(part for part in (task.error_message, task.error_hint) if part)
-    return AnswerProgress(status=task.status, share=task.share, message=message)
+    kind = KINDS[judgement.judge.partition(":")[0]]
+    return answer_sets.task_progress(db, kind, _subject(judgement))
 
 
 def _to_judged(answers: JudgedAnswers, *, is_asked: bool = True) -> JudgedPair:

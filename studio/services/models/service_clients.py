@@ -174,6 +174,21 @@ class ResponseStream:
             raise to_error(chunk.failure)
         return chunk
 
+    async def read_in_time(self) -> GenerationChunk:
+        """Return the next line of the response, which may take as long as loading a model.
+
+        Raises:
+            StudioError: As `read`, or the model was silent for too long.
+
+        """
+        try:
+            async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
+                return await self.read()
+        except TimeoutError as error:
+            raise UnavailableError(
+                "The model took too long to start answering.", hint="Try again later."
+            ) from error
+
     async def close(self) -> None:
         self.writer.close()
         with suppress(OSError):
@@ -207,14 +222,8 @@ async def open_stream(settings: Settings, request: GenerationRequest) -> Respons
     """
     stream = await send_generation_request(settings, request)
     try:
-        async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
-            while not (await stream.read()).started:
-                pass
-    except TimeoutError as error:
-        await stream.close()
-        raise UnavailableError(
-            "The model took too long to start answering.", hint="Try again later."
-        ) from error
+        while not (await stream.read_in_time()).started:
+            pass
     except BaseException:
         await stream.close()
         raise

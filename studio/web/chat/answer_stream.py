@@ -25,7 +25,7 @@ from studio.services.chat import chat_models, slot_wait
 from studio.services.chat.chat_models import ChatModel, Side
 from studio.services.chat.slot_wait import SlotWait
 from studio.services.models import loaded_model, service_clients
-from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS, ResponseStream
+from studio.services.models.service_clients import ResponseStream
 from studio.services.runs import runs
 from studio.web.http.event_hub import StreamSlot
 from studio.web.i18n import translation
@@ -290,7 +290,7 @@ async def _stream_events(
     """
     answer, chunk = _Answer(asked.answer_start), GenerationChunk()
     while chunk.end is None:
-        chunk = await _read(stream)
+        chunk = await stream.read_in_time()
         answer.text += chunk.text
         if chunk.loading:
             yield {"state": "loading"}
@@ -301,16 +301,6 @@ async def _stream_events(
             yield {"text": chunk.text}
     source = _source_fields(generation, chunk.end.computed_in)
     yield {"end": _end_fields(answer, chunk.end, asked), "source": source}
-
-
-async def _read(stream: ResponseStream) -> GenerationChunk:
-    try:
-        async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
-            return await stream.read()
-    except TimeoutError as error:
-        raise UnavailableError(
-            "The model took too long to start answering.", hint="Try again later."
-        ) from error
 
 
 def _end_fields(answer: _Answer, end: GenerationEnd, asked: PromptRequest) -> dict[str, Any]:

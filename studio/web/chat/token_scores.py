@@ -1,16 +1,14 @@
 """How likely a model finds each token of an answer: its own, or the expected one."""
 
-import asyncio
 import math
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.errors import InvalidError, StudioError
 from studio.protocols.inference_service import GenerationRequest, TokenScore
 from studio.services.models import service_clients
-from studio.services.models.service_clients import FIRST_WORD_TIMEOUT_SECONDS
 from studio.settings import Settings
 from studio.web.chat import answer_stream
 from studio.web.chat.answer_stream import ChatScore, Question, ScoredAnswer
@@ -88,14 +86,8 @@ async def _read_tokens(settings: Settings, sent: GenerationRequest) -> list[Toke
     stream = await service_clients.send_generation_request(settings, sent)
     tokens: list[TokenScore] = []
     try:
-        async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
-            while (chunk := await stream.read()).end is None:
-                tokens += chunk.tokens
-        tokens += chunk.tokens
-    except TimeoutError as error:
-        raise UnavailableError(
-            "The model took too long to start answering.", hint="Try again later."
-        ) from error
+        while (chunk := await stream.read_in_time()).end is None:
+            tokens += chunk.tokens
     finally:
         await stream.close()
     return tokens

@@ -15,20 +15,6 @@ LONG = 20_000
 """More steps than a test waits for."""
 
 
-@pytest.fixture(scope="module")
-def finished(studio: Studio) -> int:
-    number = submit_run(studio)
-    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
-    return number
-
-
-@pytest.fixture
-def chat(page: Page, finished: int) -> Page:
-    page.goto(f"/runs/{finished}/chat")
-    expect(page.locator(".chat[data-booted=done]")).to_be_visible()
-    return page
-
-
 @pytest.fixture
 def training(studio: Studio, finished: int) -> Iterator[int]:  # noqa: ARG001 -- it comes first
     """Give a run that trains until the test ends."""

@@ -9,12 +9,9 @@ import torch
 from transformers import (
     BloomConfig,
     Gemma3TextConfig,
-    GPT2Config,
-    GPTNeoXConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Qwen3Config,
 )
 
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
@@ -23,22 +20,12 @@ from studio.runner.inference.decoding import MAX_ANSWERS, MAX_PADDED_TOKENS, dec
 from studio.runner.inference.model_cache import ModelCache
 from tests.support.generated_answers import answer
 from tests.training import tiny
+from tests.training.models.small_families import SIZES, SMALL_FAMILIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
-SIZES = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 128,
-}
 FAMILIES: dict[str, PreTrainedConfig] = {
-    "llama": tiny.llama(),
-    "gpt2": GPT2Config(vocab_size=320, n_embd=32, n_layer=2, n_head=2, n_positions=128),
-    "neox": GPTNeoXConfig(**SIZES),
-    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=1, head_dim=16),
+    **SMALL_FAMILIES,
     # Positions as a bias of the attention, and a window of it.
     "bloom": BloomConfig(vocab_size=320, hidden_size=32, n_layer=2, n_head=2),
     "gemma3": Gemma3TextConfig(**SIZES, num_key_value_heads=1, head_dim=16, sliding_window=8),

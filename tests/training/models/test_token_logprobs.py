@@ -8,12 +8,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
-    GPT2Config,
-    GPTNeoXConfig,
-    PreTrainedConfig,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    Qwen3Config,
 )
 
 from studio.errors import InvalidError
@@ -25,30 +21,17 @@ from studio.runner.inference.text_stream import Likelihood, TextStream
 from studio.runner.inference.token_text import LEAST_LOGPROB, ScoredToken
 from tests.support.generated_answers import Answer, answer
 from tests.training import tiny
+from tests.training.models.small_families import SMALL_FAMILIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
-SIZES = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 128,
-}
-FAMILIES: dict[str, PreTrainedConfig] = {
-    "llama": tiny.llama(),
-    "gpt2": GPT2Config(vocab_size=320, n_embd=32, n_layer=2, n_head=2, n_positions=128),
-    "neox": GPTNeoXConfig(**SIZES),
-    "qwen3": Qwen3Config(**SIZES, num_key_value_heads=1, head_dim=16),
-}
 PROMPT = [5, 6, 7, 80, 90]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=SMALL_FAMILIES)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("logprobs") / request.param
-    return tiny.write_model(folder, FAMILIES[request.param])
+    return tiny.write_model(folder, SMALL_FAMILIES[request.param])
 
 
 def asked(folder: Path, **changes: object) -> GenerationRequest:
@@ -122,7 +105,7 @@ def test_prompt_is_scored_as_the_model_reads_it(family: Path, first: int) -> Non
 
 
 def test_whole_context_can_be_scored_but_not_continued(family: Path) -> None:
-    config = FAMILIES["llama"]
+    config = SMALL_FAMILIES["llama"]
     full = asked(family, ids=[5] * 128)
 
     assert token_budget(full.model_copy(update={"most": 0}), config) == 0
@@ -136,7 +119,7 @@ def test_several_beams_have_no_logprobs() -> None:
     request = asked(Path("/x"), num_beams=2)
 
     with pytest.raises(InvalidError, match="several beams has no log-probabilities"):
-        token_budget(request, FAMILIES["llama"])
+        token_budget(request, SMALL_FAMILIES["llama"])
 
 
 def word_pieces() -> PreTrainedTokenizerBase:

@@ -118,6 +118,20 @@ def test_page_shows_progress_and_then_the_verdict(
     assert "hx-get" not in after.attributes
 
 
+def test_card_says_which_rows_are_in_the_training_data(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_run(db, settings)
+        tuned = [*EXPECTED[:15], *["No"] * 5]
+        evaluated_runs.evaluate(db, settings, run.id or 0, ["No"] * 20, tuned, EXPECTED, seen=4)
+        address = f"/runs/{run.id}"
+    line = parse_page(client.get(address).text).one("div", id="evaluation-line").text
+
+    assert "4 of 20 rows can also be found in the training data" in line
+    assert "Without these rows: Better: 0 % → 68.8 % exact answers on 16 rows" in line
+
+
 def make_sweep(db: Session, strategy: Any, count: int | None = None) -> Sweep:  # noqa: ANN401 -- of a plan
     plan = SweepPlan(
         space=RATES, strategy=strategy, count=count, metric="evaluation_exact_share", parallel=1
