@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import pytest
 from sqlalchemy import Engine
@@ -38,12 +40,19 @@ class Room:
 
     def __init__(self) -> None:
         self.slots, self.bytes = 1, 0
+        self.calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        """What the thread that owns the service does next: its methods are for one thread."""
 
     def free(self) -> int:
         return self.slots
 
     def budget(self) -> int:
         return self.bytes
+
+    def do_calls(self) -> None:
+        with suppress(Empty):
+            while True:
+                self.calls.get_nowait()()
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +89,7 @@ def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[InferenceSe
 
     def tick() -> None:
         while not stop.wait(0.02):
+            room.do_calls()
             here.tick(room.free, lambda: None, lambda: TAKEN, room.budget)
             here.status.tick(engine, "w")
             shown.tick()
@@ -258,7 +268,7 @@ def test_missing_inference_slot_fails_at_once(
 ) -> None:
     answer(home, question)
     assert speaking.slots == 1
-    speaking.release_slot()
+    room.calls.put(speaking.release_slot)
     wait_until(lambda: speaking.slots == 0)
     room.slots = 0
     try:
@@ -277,7 +287,7 @@ def test_model_answers_beside_runs_while_memory_allows_both(
     home: Settings, speaking: InferenceService, room: Room, question: GenerationRequest
 ) -> None:
     expected, _end = answer(home, question)
-    speaking.release_slot()
+    room.calls.put(speaking.release_slot)
     wait_until(lambda: speaking.slots == 0)
     room.slots, room.bytes = 0, 10**9
     try:
@@ -296,6 +306,27 @@ def test_model_answers_beside_runs_while_memory_allows_both(
     wait_until(lambda: not speaking.service.is_running)
     answer(home, question)
     assert speaking.slots == 1
+
+
+def test_model_is_recorded_by_name_that_joins_last(
+    home: Settings, engine: Engine, question: GenerationRequest
+) -> None:
+    """Several names may stand for the same weights, such as a run's and its alias."""
+
+    def name() -> str:
+        row = told(engine)
+        return row.model if row else ""
+
+    async def join() -> None:
+        endless = question.model_copy(update={"most": None, "stops": [-1], "name": "ft:long"})
+        first = await service_clients.open_stream(home, endless)
+        await asyncio.to_thread(wait_until, lambda: name() == "ft:long")
+        await heard(home, question.model_copy(update={"name": "ft:short"}))
+        await first.close()
+
+    asyncio.run(join())
+
+    wait_until(lambda: name() == "ft:short")
 
 
 def test_loaded_model_is_recorded_and_unloads_on_request(

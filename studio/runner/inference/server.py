@@ -48,6 +48,8 @@ class InferenceServer:
     idle_seconds: float
     models: ModelCache = field(default_factory=ModelCache)
     inbox: Inbox = field(init=False)
+    latest: Client = field(init=False)
+    """The client whose answer began last."""
 
     def __post_init__(self) -> None:
         self.inbox = Inbox(self.listener)
@@ -64,7 +66,7 @@ class InferenceServer:
     def _answer(self, client: Client) -> None:
         """Answer a client, and those that ask for the same model meanwhile."""
         request = _request_of(client)
-        self._report_status(InferenceStatus(name=request.name, is_answering=True))
+        self.report_answering(client)
         clients = [client]
         if not self.models.is_loaded(request):
             client.send(GenerationChunk(loading=True))
@@ -84,9 +86,16 @@ class InferenceServer:
             for each in clients:
                 self.inbox.leave(each)
         status = InferenceStatus(
-            name=request.name, is_answering=False, computed_in=client.computed_in
+            name=_request_of(self.latest).name,
+            is_answering=False,
+            computed_in=self.latest.computed_in,
         )
         self._report_status(status)
+
+    def report_answering(self, client: Client) -> None:
+        """Report the name by which a client asks: one model may have several."""
+        self.latest = client
+        self._report_status(InferenceStatus(name=_request_of(client).name, is_answering=True))
 
     def _report_status(self, status: InferenceStatus) -> None:
         with suppress(OSError):  # The worker may be gone or busy; it can do without this.
@@ -119,6 +128,7 @@ class _Room:
         while client := self._next([*running, *taken]):
             self.server.inbox.waiting.remove(client)
             self.clients.append(client)
+            self.server.report_answering(client)
             try:
                 answer = self.start(client)
             except StudioError as error:  # It concerns this client alone.
