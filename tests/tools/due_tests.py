@@ -1,8 +1,8 @@
 """Which slow tests are due: those of a suite whose code has changed since all of it last passed.
 
 `SUITES` lists the code that each suite tests. Its slow tests run when that code, the code of
-`COMMON`, the test's own file, or a module that the tests of the suite share has changed. Tests
-marked `smoke` run on each push: together they cover every suite.
+`COMMON` or `ANSWERS`, the test's own file, or a module that the tests of the suite share has
+changed. Tests marked `smoke` run on each push: together they cover every suite.
 
 `make test-all` runs everything, and if all passes, `python -m tests.tools.due_tests` records what
 it passed with in `tests/passed.sha256`.
@@ -10,6 +10,7 @@ it passed with in `tests/passed.sha256`.
 
 import ast
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -27,6 +28,12 @@ COMMON = (
     *("constraints.txt", "tests/support", "tests/fakes"),
 )
 """What every slow test depends on: what trains a model, and what tests share."""
+
+ANSWERS = ("studio/runner/inference", "studio/runner/judges")
+"""What lets a trained model answer. No part of `COMMON`: tests of training that do not name it do
+not depend on it."""
+
+_NAMES_ANSWERS = re.compile(r"studio\.runner\.(inference|judges|tasks|work_main)")
 
 SUITES: dict[str, tuple[str, ...]] = {
     "tests/training": (
@@ -72,6 +79,8 @@ class Fingerprints:
             digest = hashlib.sha256()
             for path in _files(self.root / name):
                 relative = path.relative_to(self.root).as_posix()
+                if name not in ANSWERS and relative.startswith(ANSWERS):
+                    continue
                 digest.update(f"{relative}\n{_content(path)}\n".encode())
             self.known[name] = digest.hexdigest()
         return self.known[name]
@@ -128,7 +137,7 @@ def _files(path: Path) -> list[Path]:
 
 def dependencies(root: Path) -> Iterator[str]:
     """Yield all that the slow tests of the suites depend on."""
-    yield from COMMON
+    yield from (*COMMON, *ANSWERS)
     for suite, code in SUITES.items():
         yield from code
         modules = sorted((root / suite).rglob("*.py"))
@@ -152,7 +161,15 @@ def depends_on(item: pytest.Item) -> set[str]:
         return set()
     path = item.path.relative_to(ROOT).as_posix()
     suite = next((name for name in SUITES if path.startswith(f"{name}/")), None)
-    return set() if suite is None else {*COMMON, *SUITES[suite], *_shared(suite), path}
+    if suite is None:
+        return set()
+    answers = ANSWERS if suite != "tests/training" or _names_answers(path) else ()
+    return {*COMMON, *answers, *SUITES[suite], *_shared(suite), path}
+
+
+@cache
+def _names_answers(path: str) -> bool:
+    return bool(_NAMES_ANSWERS.search((ROOT / path).read_text("utf-8")))
 
 
 @cache

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools import due_tests
-from tests.tools.due_tests import COMMON, ROOT, SUITES, Fingerprints
+from tests.tools.due_tests import ANSWERS, COMMON, ROOT, SUITES, Fingerprints
 
 MODULE = '"""A module."""\n\nLIMIT = 3\n"""How many."""\n\n\ndef get() -> int:\n    return LIMIT\n'
 TEST = "def test_it() -> None: ...\n"
@@ -16,7 +16,7 @@ TEST_FILE = "tests/openai/test_it.py"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Make a project with one module in each place and one slow test; all tests have passed."""
-    for name in {*COMMON, *chain(*SUITES.values())}:
+    for name in {*COMMON, *ANSWERS, *chain(*SUITES.values())}:
         is_file = name.endswith((".py", ".txt", ".md"))
         path = tmp_path / name if is_file else tmp_path / name / "module.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def test_nothing_is_due_after_passing(project: Path) -> None:
 def test_everything_is_due_without_record(project: Path) -> None:
     (project / due_tests.RECORD).unlink()
 
-    assert changed(project) == {*COMMON, *chain(*SUITES.values()), TEST_FILE}
+    assert changed(project) == {*COMMON, *ANSWERS, *chain(*SUITES.values()), TEST_FILE}
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,34 @@ def test_unrecorded_file_counts_as_changed(project: Path) -> None:
     assert Fingerprints(project).changed(["LICENSE", "constraints.txt"]) == {"LICENSE"}
 
 
+def test_tests_of_training_depend_on_answers_only_if_they_name_them(
+    project: Path, request: pytest.FixtureRequest
+) -> None:
+    (project / ANSWERS[0] / "module.py").write_text("LIMIT = 4\n", "utf-8")
+    needs = {
+        name: due_tests.depends_on(slow_test(request, f"tests/{name}.py"))
+        for name in (
+            "training/runs/test_classification",
+            "training/runs/test_runs",
+            "worker/test_loop",
+        )
+    }
+
+    assert changed(project) == {ANSWERS[0]}
+    assert {name: ANSWERS[0] in found for name, found in needs.items()} == {
+        "training/runs/test_classification": True,
+        "training/runs/test_runs": False,
+        "worker/test_loop": True,
+    }
+
+
+def slow_test(request: pytest.FixtureRequest, path: str) -> pytest.Item:
+    module = pytest.Module.from_parent(request.session, path=ROOT / path)
+    item = pytest.Function.from_parent(module, name="slow", callobj=lambda: None)
+    item.add_marker("slow")
+    return item
+
+
 def test_missing_file_raises_error(project: Path) -> None:
     (project / "constraints.txt").unlink()
 
@@ -117,6 +145,11 @@ def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
     items["smoke"].add_marker("smoke")
 
     files = (f"tests/openai/{name}.py" for name in ("__init__", "client", "test_clients"))
-    assert due_tests.depends_on(items["slow"]) == {*COMMON, *SUITES["tests/openai"], *files}
+    assert due_tests.depends_on(items["slow"]) == {
+        *COMMON,
+        *ANSWERS,
+        *SUITES["tests/openai"],
+        *files,
+    }
     assert due_tests.depends_on(items["faults"]) == due_tests.depends_on(items["slow"])
     assert due_tests.depends_on(items["smoke"]) == due_tests.depends_on(items["unmarked"]) == set()
