@@ -24,10 +24,14 @@ class MagnitudeSampler:
         self._outputs: dict[str, tuple[Tensor, int]] = {}
 
     def add_output(self, module: str, output: Tensor) -> None:
-        """Sample an output. A module runs once per micro-batch; the first is enough."""
+        """Sample an output. A module runs once per micro-batch; the first is enough.
+
+        The sample is a copy: a view would keep the output in memory until the step ends.
+        """
         if module not in self._outputs:
             stride = -(-output.numel() // _SAMPLED_OUTPUTS)
-            self._outputs[module] = output.reshape(-1)[::stride].float(), stride
+            sample = output.reshape(-1)[::stride].to(torch.float32, copy=True)
+            self._outputs[module] = sample, stride
 
     def measure(
         self, samples: Mapping[Quantity, tuple[Tensor, Tensor]]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from studio.protocols.events import MagnitudesMeasured
-from studio.training.monitoring.magnitudes import count_powers
+from studio.training.monitoring.magnitudes import MagnitudeSampler, count_powers
 from tests.training import tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -34,6 +35,18 @@ def test_sample_counts_for_what_it_stands_for() -> None:
 
 def test_nothing_to_count_gives_no_histogram() -> None:
     assert count_powers(torch.ones(2), torch.zeros(2)) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_sample_does_not_keep_output_in_memory(dtype: torch.dtype) -> None:
+    sampler, output = MagnitudeSampler(), torch.ones((8, 1000), dtype=dtype)
+    memory = StorageWeakRef(output.untyped_storage())
+    sampler.add_output("layer", output)
+    del output
+
+    assert memory.expired()
+    counted = sampler.measure({})["activations"]
+    assert counted.shares == [1.0]
 
 
 @pytest.mark.slow
