@@ -1,16 +1,14 @@
-"""What a GPU makes of the formats: their speed side by side, and the memory they take."""
+"""The speed of number formats on a GPU, side by side."""
 
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig
 
-from studio.protocols.events import Finished, Started
+from studio.protocols.events import Finished
 from studio.protocols.run_dir import RunDir
-from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner.execution import execute_run
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
@@ -81,26 +79,3 @@ def test_narrower_matmul_formats_are_faster(model: Path, tmp_path: Path) -> None
 
     assert bf16 >= 1.5 * full
     assert full < tf32 < 1.05 * bf16
-
-
-@pytest.mark.parametrize("mode", ["fp32", "bf16", "bf16_pure"])
-@pytest.mark.parametrize("adapter", ["full", "lora"])
-def test_memory_estimate_matches_peak_gpu_memory(
-    model: Path, tmp_path: Path, mode: PrecisionName, adapter: str
-) -> None:
-    pytest.importorskip("sqlmodel", reason="the estimate is made on the web's side")
-    from studio.methods import RECIPE_ADAPTER  # noqa: PLC0415 -- only where the web's packages are
-    from studio.recipe import yaml  # noqa: PLC0415 -- the same
-    from studio.services.estimates import memory  # noqa: PLC0415 -- the same
-    from studio.weights import model_facts  # noqa: PLC0415 -- the same
-
-    if adapter == "lora" and PRECISIONS[mode].rounding is not None:
-        pytest.skip("an adapter is float32")
-    run = trained(tmp_path / "run", model, mode, adapter__kind=adapter)
-    recipe = RECIPE_ADAPTER.validate_python(yaml.load(run.recipe.read_text()), strict=False)
-    told: dict[str, Any] = tiny.events_of(run, Started)[0].resolved
-    load = memory.batch_shape(recipe, told)
-
-    found = memory.estimate(recipe, model_facts.read(model), load, on_gpu=True)
-    assert found is not None
-    assert found.total == pytest.approx(tiny.metric_values(run, "peak_memory_bytes")[-1], rel=0.1)

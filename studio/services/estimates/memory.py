@@ -75,7 +75,14 @@ _COMPARABLE = frozenset({"allocated", "resident"})
 
 _TILE_ROWS, _TILE_COLUMNS = 4096, 4096
 _WIDE_TILE_COLUMNS = 32768
-"""Answer tokens scored at once, and vocabulary entries they are scored against: more on a GPU."""
+"""Answer tokens scored at once, and vocabulary entries they are scored against: more on a GPU.
+
+A GPU allocates the whole tile even if the vocabulary is smaller. A CPU does, too, but what is never
+written takes no memory there.
+"""
+GPU_RUNTIME_BYTES = 67_000_000
+"""Bytes that torch allocates on a GPU besides tensors: workspaces of matrix products for the
+forward and the backward pass. Measured on an H100; older GPUs need less."""
 _TILE_WORK = 29
 """Bytes per value of a tile while its gradient is computed, besides the value itself."""
 
@@ -241,8 +248,7 @@ def _logits_bytes(step: TrainingStep) -> int:
     if step.recipe.outputs in SCORES:
         return _layer_gradients(step)
     rows = step.load.batch * step.load.answer_tokens
-    columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
-    tile = min(rows, _TILE_ROWS) * min(step.shape.vocab_size, columns)
+    tile = min(rows, _TILE_ROWS) * _tile_columns(step)
     extra_bytes = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.logit_softcapping
     work = tile * (step.compute_bytes + extra_bytes)
     answer_bytes = (
@@ -250,7 +256,23 @@ def _logits_bytes(step: TrainingStep) -> int:
     )
     # The gradient of the output layer is accumulated in float32, then cast to the weights' dtype.
     gradient = 4 * step.embedding_size * (step.part.has_output or step.trains_rows)
-    return work + answer_bytes + gradient + _copied_table_bytes(step)
+    return work + answer_bytes + gradient + _copied_table_bytes(step) + _cast_table_bytes(step)
+
+
+def _tile_columns(step: TrainingStep) -> int:
+    if step.on_gpu:
+        return _WIDE_TILE_COLUMNS
+    return min(step.shape.vocab_size, _TILE_COLUMNS)
+
+
+def _cast_table_bytes(step: TrainingStep) -> int:
+    """Return the bytes of cast tiles of the output layer: the last one and the new one.
+
+    Verified on a GPU, with an adapter on a model of 65,536 vocabulary entries.
+    """
+    vocabulary, columns = step.shape.vocab_size, _tile_columns(step)
+    is_cast = step.hidden_state_bytes > step.compute_bytes
+    return is_cast * min(vocabulary, 2 * columns) * step.shape.hidden_size * step.compute_bytes
 
 
 def _copied_table_bytes(step: TrainingStep) -> int:
@@ -267,7 +289,7 @@ def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         optimizer=sizes.optimizer,
         compensation=sizes.compensation,
         examples=0 if step.on_gpu else example_bytes(step.load),
-        runtime=0 if step.on_gpu else _runtime_bytes(step),
+        runtime=GPU_RUNTIME_BYTES if step.on_gpu else _runtime_bytes(step),
         length=step.load.length,
     )
 
@@ -366,7 +388,6 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     tokens, shape = batch * step.load.length, step.shape
     load = replace(step.load, batch=batch)
     rows = min(batch * step.load.answer_tokens, _TILE_ROWS)
-    columns = min(shape.vocab_size, _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS)
     bytes_per_logit = step.compute_bytes + (0 if step.on_gpu else _FORWARD_WORK)
     breakdown = replace(
         _constant_parts(step, sizes),
@@ -374,7 +395,7 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         * (4 * shape.hidden_size + 3 * shape.intermediate)
         * step.hidden_state_bytes,
         scores=_validation_scores(
-            step, load, rows * columns * bytes_per_logit + _copied_table_bytes(step)
+            step, load, rows * _tile_columns(step) * bytes_per_logit + _copied_table_bytes(step)
         ),
     )
     share = 0 if step.on_gpu else _VALIDATION_OVERHEAD
