@@ -23,6 +23,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import (
     activation_memory,
+    host_memory,
     measurements,
     memory,
     reference_runs,
@@ -30,7 +31,8 @@ from studio.services.estimates import (
     run_progress,
 )
 from studio.services.estimates.activation_memory import BatchShape
-from studio.services.estimates.memory import HostMemory, MemoryBreakdown, Verdict
+from studio.services.estimates.host_memory import HostMemory
+from studio.services.estimates.memory import MemoryBreakdown, Verdict
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun, TokenLengths
 from studio.services.estimates.run_duration import TimeEstimate
 from studio.services.precision import number_formats, recommendation
@@ -231,7 +233,7 @@ def dry_run_estimate(
         knows_lengths=True,
         is_exact=True,
         formula_total=closed.total if closed else None,
-        host=memory.estimate_host(
+        host=host_memory.estimate(
             recipe, facts, _batch_shape(recipe, inputs.lengths(recipe)), detect()
         ),
     )
@@ -268,7 +270,7 @@ def formula_estimate(
         room=hardware.usable_memory_bytes,
         overhead_bytes=_overhead_bytes(),
         knows_lengths=lengths is not None,
-        host=memory.estimate_host(recipe, facts, batch, hardware),
+        host=host_memory.estimate(recipe, facts, batch, hardware),
         assumptions=tuple(list_assumptions(recipe, facts, on_gpu=on_gpu)),
     )
 

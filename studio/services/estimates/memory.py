@@ -7,13 +7,6 @@ or at the optimizer step, which holds every gradient:
     update      weights + optimizer + gradients + scratch
 
 On a CPU the system's allocator loses a share of what a step allocates and frees.
-
-Next to a GPU, a model is read on the host and then moved to the GPU, and trained weights are copied
-back to be saved. Measured with a model of 240 million weights: read in the dtype of its files, it
-stays memory-mapped and the system may drop any page of it; read in another dtype, it is held
-completely, once. `safetensors` 0.8 copies everything it saves from a GPU before it writes; an
-optimizer is written tensor by tensor.
-
 """
 
 from collections.abc import Mapping
@@ -24,9 +17,8 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.errors import InvalidError
-from studio.hardware import Hardware, detect
+from studio.hardware import detect
 from studio.methods import AnyRecipe, count_sequences
-from studio.recipe.adapters import Adapter
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import encoder_decoder_memory, verified_models
@@ -324,11 +316,11 @@ def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
 
 def _bytes_on_device(step: TrainingStep) -> int:
     """Return what of it is on the device: of what is offloaded, no more than one layer's."""
-    kept = _kept_bytes(step)
+    kept = kept_bytes(step)
     return min(kept, step.layer) if step.is_offloaded else kept
 
 
-def _kept_bytes(step: TrainingStep) -> int:
+def kept_bytes(step: TrainingStep) -> int:
     """Return what the forward pass keeps for the backward pass."""
     if step.facts.kind == "encoder_decoder":
         kept = encoder_decoder_memory
@@ -438,34 +430,6 @@ TIGHT_SHARE = 0.85
 """The share of memory above which a run may fail: estimates err, and other processes need memory
 too."""
 
-CUDA_HOST_BYTES = 2_000_000_000
-"""Host memory in bytes of a process with torch's CUDA libraries and a context. A generous
-allowance that was not measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostMemory:
-    """Host memory in bytes of a run on a GPU."""
-
-    loading: int
-    """Weights that are read but not yet on the device."""
-    saving: int
-    """Trained weights while they are saved."""
-    examples: int
-    beside: int
-    room: int
-    offloaded: int = 0
-    """Activations that wait there for the backward pass."""
-
-    @property
-    def total(self) -> int:
-        """Return the peak: these are over before the next begins."""
-        return max(self.loading, self.saving, self.offloaded) + self.examples
-
-    @property
-    def verdict(self) -> Verdict:
-        return judge_fit(self.total + self.beside, self.room)
-
 
 def judge_fit(needed: int, available: int) -> Verdict:
     """Return whether this many bytes fit."""
@@ -476,38 +440,3 @@ def judge_fit(needed: int, available: int) -> Verdict:
 
 def worst_verdict(*verdicts: Verdict) -> Verdict:
     return max(verdicts, key=_VERDICT_ORDER.index)
-
-
-def estimate_host(
-    recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape, hardware: Hardware
-) -> HostMemory | None:
-    """Estimate a run's host memory; None if the host is its device or sizes are unknown."""
-    sizes = number_formats.plan_dtypes(recipe, facts).sizes
-    if hardware.device == "cpu" or sizes is None:
-        return None
-    return HostMemory(
-        loading=0 if _stays_memory_mapped(recipe, facts) else sizes.weights,
-        saving=sizes.adapter if isinstance(recipe.adapter, Adapter) else sizes.weights,
-        examples=example_bytes(batch),
-        beside=CUDA_HOST_BYTES,
-        room=hardware.memory_bytes,
-        offloaded=_offloaded_bytes(recipe, facts, batch),
-    )
-
-
-def _offloaded_bytes(recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape) -> int:
-    """Return the bytes of activations in the host's memory; 0 if they are unknown."""
-    if facts.shape is None or not verified_models.is_supported(recipe, facts, on_gpu=True):
-        return 0
-    step = TrainingStep(recipe, facts, facts.shape, batch, on_gpu=True)
-    return _kept_bytes(step) if step.is_offloaded else 0
-
-
-def _stays_memory_mapped(recipe: AnyRecipe, facts: ModelFacts) -> bool:
-    """Whether weights are loaded in the dtypes they are stored in."""
-    if recipe.adapter.quantised is not None:
-        return False
-    return (
-        number_formats.recipe_keeps_saved_dtypes(recipe)
-        or facts.stored.get(number_formats.weight_dtype(recipe, facts), 0.0) == 1.0
-    )

@@ -13,7 +13,7 @@ from studio.db.states import TaskStatus
 from studio.db.tables import Run
 from studio.db.tasks import Export
 from studio.hardware import Hardware
-from studio.services.estimates import memory
+from studio.services.estimates import host_memory, memory
 from studio.services.exports import exports
 from studio.services.queue import queue
 from studio.services.runs import runs
@@ -88,7 +88,7 @@ def run_bytes(run: Run, hardware: Hardware) -> int | None:
         return None
     if hardware.device == "cpu":
         return int(estimate["total"])
-    return int(estimate["parts"].get("weights", 0)) + memory.CUDA_HOST_BYTES
+    return int(estimate["parts"].get("weights", 0)) + host_memory.CUDA_HOST_BYTES
 
 
 def list_beside_training(db: Session, hardware: Hardware) -> list[Export]:

@@ -12,7 +12,7 @@ from studio.services.datasets import data_quality, token_stats
 from studio.services.estimates import estimates, fit_suggestions, measurements
 from studio.services.estimates.estimates import MemoryEstimate
 from studio.services.estimates.fit_suggestions import RecipeChange
-from studio.services.estimates.memory import HostMemory
+from studio.services.estimates.host_memory import HostMemory
 from studio.services.precision import number_formats, recommendation
 from studio.services.runs import runs, start_checks
 from studio.web.api.conventions import ApiRoute, Body, Out

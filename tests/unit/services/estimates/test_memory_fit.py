@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from studio.hardware import Gpu, Hardware
-from studio.services.estimates import estimates, memory
+from studio.services.estimates import estimates, host_memory
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
-from studio.services.estimates.memory import CUDA_HOST_BYTES, HostMemory, Verdict
+from studio.services.estimates.host_memory import CUDA_HOST_BYTES, HostMemory
+from studio.services.estimates.memory import Verdict
 from studio.web.rendering.render import _environment
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe
@@ -41,7 +42,7 @@ LORA, FULL = {"kind": "lora", "r": 16}, {"kind": "full"}
 def held(precision: str, adapter: Mapping[str, object], memory_bytes: int = 64 * GIB) -> HostMemory:
     recipe = make_recipe(precision=precision, adapter=adapter)
     machine = replace(MACHINE, memory_bytes=memory_bytes)
-    found = memory.estimate_host(recipe, SEVEN, LOAD, machine)
+    found = host_memory.estimate(recipe, SEVEN, LOAD, machine)
     assert found is not None
     return found
 
@@ -76,13 +77,13 @@ def test_host_verdict_depends_on_host_memory(gibibytes: int, verdict: Verdict) -
 def test_host_memory_is_not_estimated_when_training_on_cpu() -> None:
     alone = replace(MACHINE, gpus=())
 
-    assert memory.estimate_host(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
+    assert host_memory.estimate(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
 
 
 def test_host_memory_is_unknown_when_model_is_not_local() -> None:
     unknown = replace(SEVEN, parameters=0)
 
-    assert memory.estimate_host(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
+    assert host_memory.estimate(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from studio.services.estimates import measurements, memory
+from studio.services.estimates import host_memory, measurements, memory
 from studio.services.precision.incompatibilities import check
 from studio.weights import known_models
 from tests.support.factories import make_recipe
@@ -36,7 +36,7 @@ def test_activations_wait_in_the_memory_of_the_host() -> None:
         for changes in ({}, OFFLOADED)
     ]
     device = [memory.estimate(one, DEEP, LOAD, on_gpu=True) for one in recipes]
-    host = [memory.estimate_host(one, DEEP, LOAD, MACHINE) for one in recipes]
+    host = [host_memory.estimate(one, DEEP, LOAD, MACHINE) for one in recipes]
 
     assert device[0] is not None
     assert device[1] is not None
