@@ -79,6 +79,8 @@ class GenerationRequest(Message):
     spoken: dict[str, int] = Field(default_factory=dict)
     """What makes the model write its target language, by the names of `generate`."""
     seed: int | None = None
+    json_schema: dict[str, Any] | None = None
+    """The JSON schema that the answer follows; an empty one allows any JSON."""
     gives_scores: bool = False
     """Whether the model reads the prompt and gives scores, instead of writing an answer."""
     places: list[int] = Field(default_factory=list)

@@ -293,6 +293,44 @@ def check_an_answer_has_its_logprobs() -> None:
     assert [one for part in parts if part for one in part.content] == content
 
 
+def check_an_answer_follows_its_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "sure": {"type": "boolean"}},
+        "required": ["city", "sure"],
+        "additionalProperties": False,
+    }
+    for wanted in (schema, None):
+        kind = "json_schema" if wanted else "json_object"
+        form: Any = {"type": kind}
+        if wanted:
+            form["json_schema"] = {"name": "place", "strict": True, "schema": wanted}
+        answer = client.chat.completions.create(
+            model="starter",
+            messages=[{"role": "user", "content": "Where is it?"}],
+            response_format=form,
+            max_completion_tokens=200,
+        ).choices[0]
+        if wanted:
+            assert answer.finish_reason == "stop"
+            told = json.loads(str(answer.message.content))
+            assert told["city"] in {"Paris", "Rome"}
+            assert isinstance(told["sure"], bool)
+        else:
+            assert str(answer.message.content).startswith("{")
+
+    def ask_for_nonsense() -> object:
+        wrong = {"name": "x", "schema": {"type": "objekt"}}
+        form: Any = {"type": "json_schema", "json_schema": wrong}
+        return client.chat.completions.create(
+            model="starter",
+            messages=[{"role": "user", "content": "Where is it?"}],
+            response_format=form,
+        )
+
+    assert "cannot be followed" in str(refused(openai.BadRequestError, ask_for_nonsense))
+
+
 def check_a_prompt_is_scored() -> None:
     text = "Once upon a time"
     words = {"model": known["model"], "prompt": text, "echo": True, "logprobs": 2}

@@ -12,6 +12,7 @@ from transformers import (
 )
 
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
+from studio.runner.inference.json_answers import JsonConstraint, start_constraint
 from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
 
 
@@ -26,6 +27,7 @@ class Answer:
     """Whether its client has hung up."""
     generator: torch.Generator
     """Its own source of chance, so that other answers do not change it."""
+    constraint: JsonConstraint | None = None
     written: list[int] = field(default_factory=list)
     end: GenerationEnd | None = None
 
@@ -40,6 +42,8 @@ class Answer:
 
     def choose(self, scores: torch.Tensor) -> torch.Tensor:
         """Return the next token, chosen from the scores of a step as `generate` chooses."""
+        if self.constraint is not None:
+            scores = self.constraint.rule_out(scores)
         if self.request.temperature == 0:
             return scores.argmax(dim=-1)
         ids = scores.new_empty((1, 0), dtype=torch.long)
@@ -53,6 +57,8 @@ class Answer:
     def add(self, token: int, likelihood: Likelihood | None) -> None:
         """Add the token that was chosen, and send the text that is final."""
         self.written.append(token)
+        if self.constraint is not None:
+            self.constraint.add(token)
         if token not in self.request.stops:
             send_piece(self.text.add(token, likelihood), self.text, self.send)
 
@@ -60,7 +66,8 @@ class Answer:
         """Whether it has ended; if it ends now, send the rest and how it ended."""
         if self.end is not None:
             return True
-        has_ended = self.text.has_stopped or self.written[-1] in self.request.stops
+        is_complete = self.constraint is not None and self.constraint.is_complete
+        has_ended = self.text.has_stopped or self.written[-1] in self.request.stops or is_complete
         if not (has_ended or self.remaining <= 0 or self.is_gone()):
             return False
         send_piece(self.text.finish(), self.text, self.send)
@@ -81,7 +88,12 @@ def start_answer(
     send: Callable[[GenerationChunk], None],
     is_gone: Callable[[], bool],
 ) -> Answer:
-    """Return an answer that has no tokens yet."""
+    """Return an answer that has no tokens yet.
+
+    Raises:
+        InvalidError: it cannot follow the JSON schema that is asked for.
+
+    """
     generator = torch.Generator(model.device)
     if request.seed is None:
         generator.seed()
@@ -90,4 +102,8 @@ def start_answer(
     text = TextStream(tokenizer, request.stop, request.is_turn)
     if not (request.is_turn or model.config.is_encoder_decoder):
         text.start_after(request.ids)
-    return Answer(request, most, text, send, is_gone, generator)
+    constraint = None
+    if request.json_schema is not None:
+        vocabulary = model.config.get_text_config().vocab_size
+        constraint = start_constraint(request.json_schema, request.stops, tokenizer, vocabulary)
+    return Answer(request, most, text, send, is_gone, generator, constraint)

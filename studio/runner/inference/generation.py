@@ -80,6 +80,11 @@ def token_budget(request: GenerationRequest, config: object) -> int:
             "An answer that is searched for with several beams has no log-probabilities.",
             hint="Set the number of beams to 1.",
         )
+    if request.json_schema is not None and request.num_beams > 1:
+        raise InvalidError(
+            "An answer that is searched for with several beams cannot follow a JSON schema.",
+            hint="Set the number of beams to 1.",
+        )
     context = getattr(config, "max_position_embeddings", None) or 2**20
     if getattr(config, "is_encoder_decoder", False):
         # The prompt is read by another half of the model, and was truncated.

@@ -122,6 +122,32 @@ def test_chat_tokens_have_logprobs_bytes_and_alternatives(
     assert service.requests[0].top_logprobs == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "schema"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"name": "any"}}, {"type": "object"}),
+        (
+            {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {"enum": ["yes"]}, "strict": True},
+            },
+            {"enum": ["yes"]},
+        ),
+    ],
+)
+def test_response_format_becomes_schema_of_answer(
+    client: TestClient,
+    service: FakeInferenceService,
+    given: dict[str, Any],
+    schema: dict[str, Any] | None,
+) -> None:
+    ask(client, "chat/completions", ASKED | {"response_format": given})
+
+    assert service.requests[0].json_schema == schema
+
+
 def test_streamed_tokens_come_with_their_text(
     client: TestClient, service: FakeInferenceService
 ) -> None:

@@ -182,9 +182,18 @@ def test_base_model_cannot_be_deleted(client: TestClient) -> None:
         ({"best_of": 2}, (400, "unsupported_parameter", "best_of")),
         ({"logit_bias": {"5": 1}}, (400, "unsupported_parameter", "logit_bias")),
         ({"tools": [{"type": "function"}]}, (400, "unsupported_parameter", "tools")),
+        ({"response_format": {"type": "grammar"}}, (400, "invalid", "response_format.type")),
         (
-            {"response_format": {"type": "json_object"}},
-            (400, "unsupported_parameter", "response_format"),
+            {"response_format": {"type": "json_schema"}},
+            (400, "invalid", "response_format.json_schema"),
+        ),
+        (
+            {"response_format": {"type": "text", "json_schema": {"name": "a"}}},
+            (400, "invalid", "response_format.json_schema"),
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "scheme": 1}}},
+            (400, "unknown_parameter", "scheme"),
         ),
         ({"tempreature": 1}, (400, "unknown_parameter", "tempreature")),
         ({"temperature": 3}, (400, "invalid", "temperature")),

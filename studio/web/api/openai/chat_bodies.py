@@ -65,6 +65,43 @@ class TextPart(Body):
     text: str
 
 
+class JsonSchema(Body):
+    name: Annotated[str, Len(1, 64)]
+    """Accepted and ignored, as is the description: the model does not read them."""
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    """Without one, any JSON object."""
+    strict: bool | None = None
+    """Accepted and ignored: every answer follows its schema."""
+
+
+class ResponseFormat(Body):
+    """What an answer consists of: text, any JSON object, or JSON that follows a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    def to_schema(self) -> dict[str, Any] | None:
+        """Return the JSON schema that the answer follows, None for text.
+
+        Raises:
+            InvalidError: there is no schema where there must be one, or one where there is none.
+
+        """
+        check_fields(self, (), {})
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise InvalidError(
+                "response_format needs json_schema exactly if its type is json_schema.",
+                param="response_format.json_schema",
+            )
+        if self.type == "text":
+            return None
+        if self.json_schema is not None:
+            check_fields(self.json_schema, (), {})
+        own = self.json_schema.json_schema if self.json_schema is not None else None
+        return {"type": "object"} if own is None else own
+
+
 class ChatStudioOptions(Body):
     score: Annotated[str, Len(1, 1_000_000)] | None = None
     """An answer whose tokens are scored: nothing is generated."""
@@ -169,6 +206,7 @@ class ChatCompletionRequest(_GenerationBody):
     """Whether the log-probability of each token is wanted."""
     top_logprobs: Annotated[int, Ge(0), Le(20)] | None = None
     """How many of the likeliest tokens are wanted in the place of each; needs `logprobs`."""
+    response_format: ResponseFormat | None = None
     x_studio: ChatStudioOptions | None = None
 
     def to_request(self) -> GenerationOptions:
@@ -188,6 +226,10 @@ class ChatCompletionRequest(_GenerationBody):
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             is_turn=True,
         )
+        if self.response_format is not None:
+            schema = self.response_format.to_schema()
+            options = asked.options.model_copy(update={"json_schema": schema})
+            asked = replace(asked, options=options)
         own = self.x_studio or ChatStudioOptions()
         check_fields(own, (), {})
         return asked if own.score is None else self._score(asked, own.score)
