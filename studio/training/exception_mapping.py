@@ -178,11 +178,44 @@ def explain(error: BaseException) -> Failed:
         if isinstance(link, StudioError):
             facts = link.facts if isinstance(link, TrainingError) else {}
             return Failed(code=link.code, message=link.message, hint=link.hint, facts=facts)
+    if failed := next(filter(None, map(_explain_shared_gpu, chain)), None):
+        return failed
     matching = (rule for rule in _RULES for link in chain if _matches(rule, link))
     rule = next(matching, None)
     if rule is not None:
         return Failed(code=rule.code, message=rule.message, hint=rule.hint)
     return Failed(code="crashed", message=_summary(error), hint=_LOG_HINT)
+
+
+_GPU_SIZES = re.compile(
+    r"total capacity of ([\d.]+) (\w+) of which ([\d.]+) (\w+) is free.*"
+    r"this process has ([\d.]+) (\w+) memory in use"
+)
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+"""What torch counts memory in."""
+
+
+def _explain_shared_gpu(error: BaseException) -> Failed | None:
+    """Explain that a GPU is full because of other processes, which no setting of a run can change.
+
+    Torch says so in its message alone. Seen on an H100 with eight runs.
+    """
+    if not isinstance(error, torch.OutOfMemoryError):
+        return None
+    found = _GPU_SIZES.search(str(error).replace("\n", " "))
+    if found is None or not _UNITS.keys() >= set(found.groups()[1::2]):
+        return None
+    numbers = zip(found.groups()[::2], found.groups()[1::2], strict=True)
+    whole, free, own = (float(number) * _UNITS[unit] / 1e9 for number, unit in numbers)
+    others = whole - free - own
+    if others < own:
+        return None
+    return Failed(
+        code="out_of_memory",
+        message=f"The GPU ran out of memory: other processes use {others:.1f} of its "
+        f"{whole:.1f} GB.",
+        hint="End what else uses the GPU, then resume the run.",
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

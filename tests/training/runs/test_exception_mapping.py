@@ -54,6 +54,26 @@ def test_known_exception_gets_code_and_message(error: Exception, code: str) -> N
     assert failed.message.endswith(".")
 
 
+FULL_GPU = (
+    "CUDA out of memory. Tried to allocate 104.00 MiB. GPU 0 has a total capacity of 79.18 GiB of "
+    "which 47.81 MiB is free. {others}Including non-PyTorch memory, this process has {own} memory "
+    "in use. Of the allocated memory 1.69 GiB is allocated by PyTorch, and 20.79 MiB is reserved."
+)
+
+
+def test_gpu_that_other_processes_fill_is_told_from_one_that_the_run_fills() -> None:
+    beside = FULL_GPU.format(others="Process 549 has 76.80 GiB memory in use. ", own="2.38 GiB")
+    alone = FULL_GPU.format(others="", own="79.13 GiB")
+    shared, own, short = (
+        explain(torch.OutOfMemoryError(text)) for text in (beside, alone, "CUDA out of memory.")
+    )
+
+    assert shared.message == ("The GPU ran out of memory: other processes use 82.4 of its 85.0 GB.")
+    assert shared.hint == "End what else uses the GPU, then resume the run."
+    assert own.message == short.message == "The GPU ran out of memory."
+    assert "batch size" in own.hint
+
+
 def test_unknown_exception_is_reported_by_its_last_line() -> None:
     failed = explain(ValueError("Traceback of a kind\n  much noise\nthe reason"))
 
