@@ -34,6 +34,9 @@ MAX_LINE_TOKENS = 64
 
 FinishReason = Literal["stop", "length"]
 
+EXAMPLE_CALL = ("studio_example", {"studio_key": "studio_value"})
+"""The function and the arguments of a call that shows how a chat template writes calls."""
+
 
 class GenerationRequest(Message):
     """A prompt and the parameters of its generation."""
@@ -81,6 +84,12 @@ class GenerationRequest(Message):
     seed: int | None = None
     json_schema: dict[str, Any] | None = None
     """The JSON schema that the answer follows; an empty one allows any JSON."""
+    tools: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """The functions that the answer may call: a JSON schema of the parameters by name."""
+    must_call: bool = False
+    """Whether the answer is a call of one of them."""
+    call_example: list[int] = Field(default_factory=list)
+    """The tokens of a turn that makes `EXAMPLE_CALL`."""
     gives_scores: bool = False
     """Whether the model reads the prompt and gives scores, instead of writing an answer."""
     places: list[int] = Field(default_factory=list)
@@ -124,12 +133,20 @@ class WordTag(Message):
     """The probability of the tag."""
 
 
+class ToolCall(Message):
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
 class GenerationEnd(Message):
     reason: FinishReason
     tokens: int
     """The number of generated tokens, including the end token."""
     computed_in: str = ""
     """The number format that the model computed in, as in `events.Sampled`."""
+    calls: list[ToolCall] = Field(default_factory=list)
+    """The functions that the answer calls, which are no part of its text."""
     scores: dict[str, float] = Field(default_factory=dict)
     """By name, what a model gives that writes nothing."""
     labels: list[str] = Field(default_factory=list)

@@ -1,7 +1,8 @@
 """One answer of a model: its tokens are chosen one by one, and sent as text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from transformers import (
@@ -12,8 +13,15 @@ from transformers import (
 )
 
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
-from studio.runner.inference.json_answers import JsonConstraint, start_constraint
+from studio.protocols.tokenizer_service import ServiceFailure
+from studio.runner.inference.constraints import (
+    Constraint,
+    marked_tokens,
+    schema_grammar,
+    start_constraint,
+)
 from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
+from studio.runner.inference.tool_calls import CallReader, Piece, find_format
 
 
 @dataclass(slots=True)
@@ -27,7 +35,9 @@ class Answer:
     """Whether its client has hung up."""
     generator: torch.Generator
     """Its own source of chance, so that other answers do not change it."""
-    constraint: JsonConstraint | None = None
+    constraint: Constraint | None = None
+    calls: CallReader | None = None
+    """Finds calls of functions in the answer, if it may have any."""
     written: list[int] = field(default_factory=list)
     end: GenerationEnd | None = None
 
@@ -59,8 +69,10 @@ class Answer:
         self.written.append(token)
         if self.constraint is not None:
             self.constraint.add(token)
-        if token not in self.request.stops:
-            send_piece(self.text.add(token, likelihood), self.text, self.send)
+        if token in self.request.stops:
+            return
+        piece = token, likelihood
+        self._send_text([piece] if self.calls is None else self.calls.add(piece))
 
     def end_if_done(self, computed_in: str) -> bool:
         """Whether it has ended; if it ends now, send the rest and how it ended."""
@@ -70,14 +82,33 @@ class Answer:
         has_ended = self.text.has_stopped or self.written[-1] in self.request.stops or is_complete
         if not (has_ended or self.remaining <= 0 or self.is_gone()):
             return False
+        if self.constraint is not None and self.constraint.failure:
+            self._fail(self.constraint.failure)
+            return True
+        calls, rest = self.calls.finish() if self.calls is not None else ([], [])
+        self._send_text(rest)
         send_piece(self.text.finish(), self.text, self.send)
         self.end = GenerationEnd(
             reason="stop" if has_ended else "length",
             tokens=len(self.written),
             computed_in=computed_in,
+            calls=calls,
         )
         self.send(GenerationChunk(end=self.end))
         return True
+
+    def _fail(self, reason: str) -> None:
+        self.end = GenerationEnd(reason="stop", tokens=len(self.written))
+        failure = ServiceFailure(
+            code="grammar_failed",
+            message=f"The answer could not be held to its format: {reason}.",
+            hint="Use a simpler schema, or leave it out.",
+        )
+        self.send(GenerationChunk(failure=failure))
+
+    def _send_text(self, pieces: Iterable[Piece]) -> None:
+        for token, likelihood in pieces:
+            send_piece(self.text.add(token, likelihood), self.text, self.send)
 
 
 def start_answer(
@@ -91,7 +122,7 @@ def start_answer(
     """Return an answer that has no tokens yet.
 
     Raises:
-        InvalidError: it cannot follow the JSON schema that is asked for.
+        InvalidError: it cannot follow the JSON schema that is asked for, or call functions.
 
     """
     generator = torch.Generator(model.device)
@@ -102,8 +133,14 @@ def start_answer(
     text = TextStream(tokenizer, request.stop, request.is_turn)
     if not (request.is_turn or model.config.is_encoder_decoder):
         text.start_after(request.ids)
-    constraint = None
+    reader = request.stops, tokenizer, model.config.get_text_config().vocab_size
+    grammar, calls = "", None
     if request.json_schema is not None:
-        vocabulary = model.config.get_text_config().vocab_size
-        constraint = start_constraint(request.json_schema, request.stops, tokenizer, vocabulary)
-    return Answer(request, most, text, send, is_gone, generator, constraint)
+        grammar = schema_grammar(request.json_schema)
+    if request.tools:
+        form = find_format(request, tokenizer)
+        calls = CallReader(form, partial(tokenizer.decode, skip_special_tokens=False))
+        if request.must_call:
+            grammar = form.grammar(request.tools, marked_tokens(*reader))
+    constraint = start_constraint(grammar, *reader) if grammar else None
+    return Answer(request, most, text, send, is_gone, generator, constraint, calls)

@@ -80,7 +80,7 @@ def token_budget(request: GenerationRequest, config: object) -> int:
             "An answer that is searched for with several beams has no log-probabilities.",
             hint="Set the number of beams to 1.",
         )
-    if request.json_schema is not None and request.num_beams > 1:
+    if (request.json_schema is not None or request.must_call) and request.num_beams > 1:
         raise InvalidError(
             "An answer that is searched for with several beams cannot follow a JSON schema.",
             hint="Set the number of beams to 1.",

@@ -115,7 +115,7 @@ class TextStream:
             self.has_stopped, self._withheld = True, ""
             self._final = self._length - len(text) + stop_index
             return text[:stop_index]
-        withheld = max((_partial_stop_length(text, stop) for stop in self.stop), default=0)
+        withheld = max((partial_stop_length(text, stop) for stop in self.stop), default=0)
         self._withheld = text[len(text) - withheld :]
         self._final = self._length - withheld
         return text[: len(text) - withheld]
@@ -130,7 +130,7 @@ def send_piece(new: str, text: TextStream, send: Callable[[GenerationChunk], Non
         send(GenerationChunk(tokens=tokens[start : start + MAX_LINE_TOKENS]))
 
 
-def _partial_stop_length(text: str, stop: str) -> int:
+def partial_stop_length(text: str, stop: str) -> int:
     """Return the length of the longest prefix of a stop sequence that the text ends with."""
     limit = min(len(text), len(stop) - 1)
     return next((size for size in range(limit, 0, -1) if text.endswith(stop[:size])), 0)

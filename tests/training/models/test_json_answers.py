@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
+from studio.runner.inference.constraints import schema_grammar, start_constraint
 from studio.runner.inference.decoding import decode
 from studio.runner.inference.generation import token_budget
-from studio.runner.inference.json_answers import start_constraint
 from studio.runner.inference.model_cache import ModelCache
 from tests.support.generated_answers import answer
 from tests.training import tiny
@@ -131,6 +131,14 @@ def test_search_with_beams_cannot_follow_schema() -> None:
         token_budget(request, tiny.llama())
 
 
+def test_constraint_that_breaks_off_says_why(llama: Loaded) -> None:
+    constraint = start_constraint(schema_grammar({"enum": ["yes"]}), [2], llama[1], 320)
+    constraint.add(llama[1].convert_tokens_to_ids("z"))
+
+    assert constraint.is_complete
+    assert "doesn't satisfy the grammar" in constraint.failure
+
+
 def metaspace() -> PreTrainedTokenizerFast:
     """Make a tokenizer as those of SentencePiece are: pieces with bytes to fall back on."""
     pieces = [("<unk>", 0.0), ("</s>", 0.0), *((f"<0x{byte:02X}>", -9.0) for byte in range(256))]
@@ -152,7 +160,9 @@ def wordpiece() -> PreTrainedTokenizerFast:
 
 def test_pieces_of_sentencepiece_are_understood() -> None:
     tokenizer = metaspace()
-    constraint = start_constraint({"enum": ["yes", "no"]}, [1], tokenizer, len(tokenizer))
+    constraint = start_constraint(
+        schema_grammar({"enum": ["yes", "no"]}), [1], tokenizer, len(tokenizer)
+    )
 
     for token in tokenizer.convert_tokens_to_ids(list('"no"')):
         assert not constraint.is_complete
@@ -164,4 +174,4 @@ def test_tokenizer_without_bytes_is_rejected() -> None:
     tokenizer = wordpiece()
 
     with pytest.raises(InvalidError, match="tokenizer cannot be held to a JSON schema"):
-        start_constraint({}, [1], tokenizer, len(tokenizer))
+        start_constraint(schema_grammar({}), [1], tokenizer, len(tokenizer))
