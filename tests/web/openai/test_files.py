@@ -181,7 +181,8 @@ def test_base_model_cannot_be_deleted(client: TestClient) -> None:
         ({"model": "ft:starter:local::9"}, (404, "model_not_found", "model")),
         ({"best_of": 2}, (400, "unsupported_parameter", "best_of")),
         ({"logit_bias": {"5": 1}}, (400, "unsupported_parameter", "logit_bias")),
-        ({"tools": [{"type": "function"}]}, (400, "unsupported_parameter", "tools")),
+        ({"tools": [{"type": "function"}]}, (400, "invalid", "tools.0.function")),
+        ({"tool_choice": "required"}, (400, "invalid", "tool_choice")),
         ({"response_format": {"type": "grammar"}}, (400, "invalid", "response_format.type")),
         (
             {"response_format": {"type": "json_schema"}},
@@ -198,7 +199,16 @@ def test_base_model_cannot_be_deleted(client: TestClient) -> None:
         ({"tempreature": 1}, (400, "unknown_parameter", "tempreature")),
         ({"temperature": 3}, (400, "invalid", "temperature")),
         ({"messages": []}, (400, "invalid", "messages")),
-        ({"messages": [{"role": "tool", "content": "4"}]}, (400, "invalid", "messages.0.role")),
+        ({"messages": [{"role": "function", "content": "4"}]}, (400, "invalid", "messages.0.role")),
+        (
+            {"messages": [{"role": "tool", "content": "4"}]},
+            (400, "invalid", "messages.0.tool_call_id"),
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "4", "tool_call_id": "a"}]},
+            (400, "invalid", "messages.0.tool_call_id"),
+        ),
+        ({"messages": [{"role": "user"}]}, (400, "invalid", "messages.0.content")),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -6,7 +6,7 @@ Neither a thread nor a session is held while a model generates, and a disconnect
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from studio.db.session import read_session
 from studio.errors import StudioError, UnavailableError
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
+from studio.protocols.tokenizer_service import PromptTokens
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import service_clients
 from studio.services.models.served_models import ServedModel
@@ -32,6 +33,9 @@ from studio.web.http.errors import status_for
 router = APIRouter(prefix="/v1", tags=["openai"])
 
 T = TypeVar("T")
+
+_ANY_ROW = {"messages": [{"role": "user", "content": "?"}]}
+"""A conversation whose rendering shows which tokens end an answer."""
 
 
 @router.post("/chat/completions")
@@ -78,9 +82,22 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
 
     async with state.seats.readers:
         served_model = await run_in_threadpool(found)
-    row = Row(kind=options.kind, model=served_model.folder, row=options.row)
-    prompt = await run_in_threadpool(service_clients.render_prompt, settings, row)
+
+    def rendered(kind: Literal["prompt", "answer"], row: dict[str, Any]) -> PromptTokens:
+        request = Row(kind=kind, model=served_model.folder, row=row)
+        return service_clients.render_prompt(settings, request)
+
+    kind = "answer" if options.has_tools else options.kind
+    prompt = await run_in_threadpool(rendered, kind, options.row)
     asked = served_model.fill_in(options.options, options.model, prompt)
+    if options.has_tools:
+        # The last turn is an example of a call; what is before it is the prompt.
+        start = prompt.places[0]
+        plain = await run_in_threadpool(rendered, "prompt", _ANY_ROW)
+        prompted, example = prompt.ids[:start], prompt.ids[start:]
+        return asked.model_copy(
+            update={"ids": prompted, "call_example": example, "stops": plain.stops}
+        )
     if options.kind == "answer":
         return asked.model_copy(update={"scored_from": prompt.places[0]})
     return asked
@@ -120,6 +137,8 @@ async def _stream_events(
             if chunk.started:
                 yield _format_event(builder.first_chunk(choice) | usage)
             elif chunk.end is not None:
+                if chunk.end.calls:
+                    yield _format_event(builder.call_chunk(choice) | usage)
                 yield _format_event(builder.last_chunk(choice) | usage)
             elif text or chunk.tokens:
                 yield _format_event(builder.text_chunk(choice, text, chunk.tokens) | usage)

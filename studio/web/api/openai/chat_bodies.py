@@ -9,7 +9,9 @@ from pydantic import Field
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
+from studio.web.api.openai import tool_bodies
 from studio.web.api.openai.schemas import Body, check_fields
+from studio.web.api.openai.tool_bodies import Call, NamedTool, Tool, ToolChoice
 
 IGNORED_FIELDS = frozenset(
     {
@@ -46,7 +48,6 @@ NEUTRAL_VALUES: dict[str, Collection[object]] = {
 """Unsupported fields, each with the values that change nothing; any other value is rejected."""
 
 _MESSAGE_NEUTRAL_VALUES: dict[str, Collection[object]] = {
-    "tool_calls": ([],),
     "refusal": (),
     "audio": (),
 }
@@ -108,19 +109,48 @@ class ChatStudioOptions(Body):
 
 
 class Turn(Body):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Len(1, 1000)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Len(1, 1000)] | None = None
+    """None only in a turn that calls functions."""
     name: str | None = None
     """Accepted and ignored: chat templates do not use it."""
+    tool_calls: Annotated[list[Call], Len(0, 128)] | None = None
+    tool_call_id: Annotated[str, Len(1, 100)] | None = None
+    """The call whose result this turn is."""
 
-    def to_message(self) -> dict[str, str]:
+    def to_message(self, place: int) -> dict[str, Any]:
+        """Return the turn as a chat template takes it; `place` is its index.
+
+        Raises:
+            InvalidError: its parts do not go together.
+
+        """
         check_fields(self, (), _MESSAGE_NEUTRAL_VALUES)
-        if isinstance(self.content, str):
-            text = self.content
-        else:
+        param = f"messages.{place}"
+        if self.tool_calls and self.role != "assistant":
+            raise InvalidError("Only an assistant calls tools.", param=f"{param}.tool_calls")
+        if (self.tool_call_id is None) == (self.role == "tool"):
+            raise InvalidError(
+                "The results of tools, and no other turns, have a tool_call_id.",
+                param=f"{param}.tool_call_id",
+            )
+        if self.content is None and not self.tool_calls:
+            raise InvalidError("The content is missing.", param=f"{param}.content")
+        if isinstance(self.content, list):
             text = "".join(part.text for part in self.content)
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": text}
+        else:
+            text = self.content or ""
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": text,
+        }
+        if self.tool_calls:
+            message["tool_calls"] = [
+                call.to_message(f"{param}.tool_calls") for call in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +168,8 @@ class GenerationOptions:
     """What each answer begins with: the prompt, if it is repeated, or the answer that is scored."""
     kind: Literal["prompt", "answer"] = "prompt"
     """How the tokenizer service reads the row: with an answer that is scored, or without."""
+    has_tools: bool = False
+    """Whether the row has functions, calls or their results, and ends with an example of a call."""
 
     @property
     def seeds(self) -> list[int | None]:
@@ -207,6 +239,11 @@ class ChatCompletionRequest(_GenerationBody):
     top_logprobs: Annotated[int, Ge(0), Le(20)] | None = None
     """How many of the likeliest tokens are wanted in the place of each; needs `logprobs`."""
     response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Len(0, 128)] | None = None
+    """Functions that the answer may call."""
+    tool_choice: ToolChoice | None = None
+    """Whether it calls one: `auto`, the default, leaves that to the model; with `required` or the
+    name of a function, only a call can be written, and its arguments follow their schema."""
     x_studio: ChatStudioOptions | None = None
 
     def to_request(self) -> GenerationOptions:
@@ -220,8 +257,10 @@ class ChatCompletionRequest(_GenerationBody):
             raise InvalidError(
                 "top_logprobs needs logprobs.", hint="Set logprobs to true.", param="top_logprobs"
             )
+        messages = [turn.to_message(place) for place, turn in enumerate(self.messages)]
+        tool_bodies.name_results(messages)
         asked = self._to_request(
-            {"messages": [turn.to_message() for turn in self.messages]},
+            {"messages": messages},
             self.max_completion_tokens or self.max_tokens,
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             is_turn=True,
@@ -230,15 +269,35 @@ class ChatCompletionRequest(_GenerationBody):
             schema = self.response_format.to_schema()
             options = asked.options.model_copy(update={"json_schema": schema})
             asked = replace(asked, options=options)
+        asked = self._add_tools(asked)
         own = self.x_studio or ChatStudioOptions()
         check_fields(own, (), {})
         return asked if own.score is None else self._score(asked, own.score)
+
+    def _add_tools(self, asked: GenerationOptions) -> GenerationOptions:
+        tools = tool_bodies.check_tools(self.tools or [], self.tool_choice)
+        messages = asked.row["messages"]
+        if not tools and not any("tool_calls" in message for message in messages):
+            return asked
+        if tools and asked.options.json_schema is not None:
+            raise InvalidError(
+                "An answer cannot both follow a JSON schema and call tools.",
+                hint="Leave out response_format, or set tool_choice to none.",
+                param="response_format",
+            )
+        must_call = self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+        options = asked.options.model_copy(update={"tools": tools, "must_call": must_call})
+        shown = [tool.model_dump(exclude_none=True) for tool in self.tools or []] if tools else []
+        row = {"messages": [*messages, tool_bodies.example_turn()], "tools": shown}
+        return replace(asked, row=row, options=options, has_tools=True)
 
     def _score(self, asked: GenerationOptions, answer: str) -> GenerationOptions:
         if not self.logprobs:
             raise InvalidError(
                 "x_studio.score needs logprobs.", hint="Set logprobs to true.", param="logprobs"
             )
+        if asked.has_tools:
+            raise InvalidError("An answer with tools cannot be scored.", param="x_studio.score")
         # Where the answer begins is known once it has tokens.
         options = asked.options.model_copy(update={"most": 0, "scored_from": 0})
         messages = [*asked.row["messages"], {"role": "assistant", "content": answer}]

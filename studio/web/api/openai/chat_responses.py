@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from studio.protocols.inference_service import GenerationChunk, GenerationEnd, TokenScore
+from studio.protocols.inference_service import GenerationChunk, GenerationEnd, TokenScore, ToolCall
 from studio.web.api.openai.token_logprobs import CompletionLogprobs, chat_logprobs
 
 
@@ -24,6 +24,8 @@ class Choice:
     text: str = ""
     tokens: list[TokenScore] = field(default_factory=list)
     end: GenerationEnd | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """The functions that it calls."""
     offsets: CompletionLogprobs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -36,6 +38,8 @@ class Choice:
         self.text += new
         self.tokens += chunk.tokens
         self.end = chunk.end
+        if chunk.end is not None:
+            self.calls = [_call(call) for call in chunk.end.calls]
         if chunk.end is not None and self.is_score:
             changes = {"reason": "stop", "tokens": self.prefix_tokens}
             self.end = chunk.end.model_copy(update=changes)
@@ -66,6 +70,10 @@ class ResponseBuilder:
     def text_chunk(self, choice: Choice, text: str, tokens: list[TokenScore]) -> dict[str, Any]:
         return self._chunk(choice, {"content": text} if self.is_chat else text, tokens)
 
+    def call_chunk(self, choice: Choice) -> dict[str, Any]:
+        calls = [call | {"index": place} for place, call in enumerate(choice.calls)]
+        return self._chunk(choice, {"tool_calls": calls})
+
     def last_chunk(self, choice: Choice) -> dict[str, Any]:
         return self._chunk(choice, {} if self.is_chat else "") | _own_fields(choice)
 
@@ -77,12 +85,14 @@ class ResponseBuilder:
         return "chat.completion.chunk" if self.is_chat else "text_completion"
 
     def _full_choice(self, choice: Choice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.calls:
+            message |= {"content": choice.text or None, "tool_calls": choice.calls}
         content: dict[str, Any] = {"message": message} if self.is_chat else {"text": choice.text}
         return self._choice(choice, content, choice.tokens if self.has_logprobs else None)
 
     def _chunk(
-        self, choice: Choice, content: dict[str, str] | str, tokens: list[TokenScore] | None = None
+        self, choice: Choice, content: dict[str, Any] | str, tokens: list[TokenScore] | None = None
     ) -> dict[str, Any]:
         key = "delta" if self.is_chat else "text"
         shown = self._choice(choice, {key: content}, tokens or None)
@@ -94,7 +104,9 @@ class ResponseBuilder:
         logprobs = None
         if tokens is not None:
             logprobs = chat_logprobs(tokens) if self.is_chat else choice.offsets.fields(tokens)
-        reason = choice.end.reason if choice.end else None
+        reason: str | None = choice.end.reason if choice.end else None
+        if choice.calls:
+            reason = "tool_calls"
         return {"index": choice.index, **content, "logprobs": logprobs, "finish_reason": reason}
 
     def _response(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -109,6 +121,11 @@ class ResponseBuilder:
             "completion_tokens": written,
             "total_tokens": self.prompt_tokens + written,
         }
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def _own_fields(choice: Choice) -> dict[str, Any]:
