@@ -18,6 +18,7 @@ from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import AnyAdapter, Lora
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.precision import PRECISIONS
+from studio.runner.inference.decoding import MAX_PADDED_TOKENS
 from studio.training.checkpoints import checksums, trainer_state
 from studio.training.models import (
     adapter_base,
@@ -27,7 +28,8 @@ from studio.training.models import (
     tokenizers,
     weight_formats,
 )
-from studio.weights import safetensors_headers
+from studio.weights import model_config, model_facts
+from studio.weights.model_facts import ModelFacts
 
 _ADAPTER: TypeAdapter[AnyAdapter] = TypeAdapter(Annotated[AnyAdapter, Field(discriminator="kind")])
 
@@ -114,7 +116,7 @@ class LoadedBase:
 class ModelCache:
     """Holds the base that was requested last, and its adapters.
 
-    It loads no weights of more than `budget` bytes; 0 sets no limit.
+    It loads no model that needs more than `budget` bytes; 0 sets no limit.
     """
 
     def __init__(self, budget: int = 0) -> None:
@@ -158,17 +160,18 @@ class ModelCache:
 
 
 def _require_fits(request: GenerationRequest, budget: int) -> None:
-    """Refuse a model whose weights do not fit beside what trains.
+    """Refuse a model that does not fit beside what trains, with the answers decoded at a time.
 
     Raises:
-        UnavailableError: They do not, or nothing says how large they are.
+        UnavailableError: It does not, or nothing says how large it is.
 
     """
     folder = Path(request.model)
-    files = safetensors_headers.weight_files(folder) if folder.is_absolute() else []
-    tensors = [tensor for file in files for tensor in safetensors_headers.read_tensors(file)]
-    needed = _LOADED_BYTES * sum(tensor.size for tensor in tensors)
-    if not needed:
+    facts = model_facts.read(folder) if folder.is_absolute() else ModelFacts()
+    shape = facts.shape or model_config.UNKNOWN_SHAPE
+    text = MAX_PADDED_TOKENS * 2 * shape.layers * shape.key_width
+    needed = _LOADED_BYTES * (facts.parameters + text)
+    if not facts.parameters:
         raise UnavailableError(
             "All slots are taken, and nothing says how much memory this model needs.",
             hint=_LATER,
@@ -184,7 +187,7 @@ def _require_fits(request: GenerationRequest, budget: int) -> None:
 _LATER = "Try again when a slot is free."
 
 _LOADED_BYTES = 4
-"""Bytes of a weight on the CPU, in float32."""
+"""Bytes of a weight, or of a key or value of the text that has been read: float32 on the CPU."""
 
 _LOADED_FIELDS = {
     "model",

@@ -10,15 +10,17 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from studio.errors import InvalidError
+from studio.errors import InvalidError, UnavailableError
 from studio.methods import RECIPE_ADAPTER
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import Lora
+from studio.runner.inference.decoding import MAX_PADDED_TOKENS
 from studio.runner.inference.model_cache import MAX_ADAPTERS, ModelCache
 from studio.runner.inference.text_stream import TextStream
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import CheckpointStore
 from studio.training.models import loader, positions
+from studio.weights import model_facts
 from tests.support import generated_answers
 from tests.training.tiny import RECIPE
 
@@ -55,6 +57,22 @@ def adapter(base: Path, folder: Path, seed: int) -> Path:
 @pytest.fixture(scope="module")
 def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return adapter(base, tmp_path_factory.mktemp("voices") / "tuned", 1)
+
+
+def test_text_that_is_read_counts_for_the_memory_that_a_model_needs(base: Path) -> None:
+    facts = model_facts.read(base)
+    assert facts.shape is not None
+    weights = 4 * facts.parameters
+    text = 4 * MAX_PADDED_TOKENS * 2 * facts.shape.layers * facts.shape.key_width
+    request = GenerationRequest(model=str(base), ids=[], stops=[])
+
+    with (
+        pytest.raises(UnavailableError, match="All slots are taken, and this model needs"),
+        ModelCache(weights + text - 1).model_for(request),
+    ):
+        pass
+    with ModelCache(weights + text).model_for(request) as (model, _tokenizer):
+        assert sum(weight.numel() for weight in model.parameters()) == facts.parameters
 
 
 def test_adapters_of_different_kinds_take_turns(
