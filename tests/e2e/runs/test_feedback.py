@@ -49,6 +49,20 @@ def ask_until_comparable(chat: Page) -> tuple[Locator, Locator]:
     raise AssertionError("No two answers could be compared.")
 
 
+def ask_twice(chat: Page) -> bool:
+    """Ask and ask on. Return whether chance made the first answers differ, and all have text."""
+    draw_answers(chat)
+    field = chat.get_by_role("textbox", name="Message to both models")
+    for turn, prompt in enumerate(("Hello", "And then?"), 1):
+        field.fill(prompt)
+        chat.keyboard.press("Enter")
+        expect(chat.locator(".chat-turn")).to_have_count(turn)
+        expect(reply(chat, "Your model").locator("[data-figures]")).not_to_be_empty()
+        expect(chat.get_by_role("button", name="Stop")).to_be_hidden()
+    first, second, *others = chat.locator("[data-answer]").all_inner_texts()
+    return first.strip() != second.strip() and all(map(str.strip, (first, second, *others)))
+
+
 @pytest.mark.smoke
 def test_preferred_answer_becomes_a_dataset_for_dpo(
     chat: Page, studio: Studio, finished: int
@@ -147,14 +161,8 @@ def test_answers_that_stop_in_the_middle_are_no_examples(chat: Page, studio: Stu
 
 def test_other_conversations_are_not_compared(chat: Page, studio: Studio) -> None:
     before = len(kept(studio, "preference"))
-    draw_answers(chat)
-    field = chat.get_by_role("textbox", name="Message to both models")
-    for turn, prompt in enumerate(("Hello", "And then?"), 1):
-        field.fill(prompt)
-        chat.keyboard.press("Enter")
-        expect(chat.locator(".chat-turn")).to_have_count(turn)
-        expect(reply(chat, "Your model").locator("[data-figures]")).not_to_be_empty()
-        expect(chat.get_by_role("button", name="Stop")).to_be_hidden()
+    while not ask_twice(chat):
+        chat.reload()
     tuned = reply(chat, "Your model")
     press(tuned, "Better")
 
