@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 
 from studio import starter
 from studio.methods import METHODS
-from studio.protocols.events import Finished, MetricsLogged
-from studio.runner.execution import execute_run
+from studio.protocols.events import Finished
+from studio.protocols.run_dir import RunDir
 from studio.starter.samples import SampleName
-from studio.training.stop_handler import StopHandler
 from tests.bench.measurement import Measurement
 from tests.support import sample_rows
 from tests.training import tiny
@@ -79,13 +78,20 @@ def _learn(
     scratch: Path, model: Path, lesson: Lesson, adapter: str, precision: str, seed: int
 ) -> tuple[float, float]:
     """Return the objective before training, and of the best weights."""
-    spec = METHODS[lesson.method]
-    writes_nothing = {"samples__max_new_tokens": 1} if spec.recipe.outputs != "text" else {}
-    run = tiny.write_run(
-        scratch / f"{lesson.method}-{adapter}-{precision}-{seed}",
+    folder = scratch / f"{lesson.method}-{adapter}-{precision}-{seed}"
+    return objectives(train(folder, model, lesson, adapter, precision, seed), lesson)
+
+
+def train(
+    folder: Path, model: Path, lesson: Lesson, adapter: str, precision: str, seed: int
+) -> RunDir:
+    """Train the starter model on a lesson's sample to the end of its steps."""
+    writes_nothing = METHODS[lesson.method].recipe.outputs != "text"
+    run = tiny.train(
+        folder,
         model,
         sample_rows.imported(lesson.sample),
-        **writes_nothing,
+        **{"samples__max_new_tokens": 1} if writes_nothing else {},
         method=lesson.method,
         precision=precision,
         adapter__kind=adapter,
@@ -98,14 +104,15 @@ def _learn(
         optimisation__per_device_train_batch_size=16,
         optimisation__learning_rate=lesson.adapter_rate if adapter == "lora" else lesson.full_rate,
     )
-    execute_run(run.root, StopHandler())
-    events = run.events.read()[0]
-    assert isinstance(events[-1], Finished), events[-1]
-    key = spec.objective.key
-    logged = [event.metrics for event in events if isinstance(event, MetricsLogged)]
-    values = [metrics[key] for metrics in logged if key in metrics]
-    best = max if spec.objective.better == "higher" else min
-    return values[0], best(values[1:])
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    return run
+
+
+def objectives(run: RunDir, lesson: Lesson) -> tuple[float, float]:
+    """Return the objective before training, and of the best weights."""
+    objective = METHODS[lesson.method].objective
+    before, *after = tiny.metric_values(run, objective.key)
+    return before, max(after) if objective.better == "higher" else min(after)
 
 
 def main() -> None:
