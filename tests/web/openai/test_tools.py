@@ -190,4 +190,7 @@ def test_template_without_tools_is_named(client: TestClient, settings: Settings)
         response = client.post("/v1/chat/completions", json=ASKED | {"tools": [NOW]})
 
     assert response.status_code == 400
-    assert "does not render tool definitions" in response.json()["error"]["message"]
+    told = response.json()["error"]
+    assert "does not render tool definitions" in told["message"]
+    assert "Use a model whose chat template shows functions" in told["message"]
+    assert told["param"] == "tools"

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.errors import StudioError, UnavailableError
+from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
 from studio.protocols.tokenizer_service import PromptTokens
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
@@ -88,7 +88,13 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
         return service_clients.render_prompt(settings, request)
 
     kind = "answer" if options.has_tools else options.kind
-    prompt = await run_in_threadpool(rendered, kind, options.row)
+    try:
+        prompt = await run_in_threadpool(rendered, kind, options.row)
+    except StudioError as error:
+        if not options.has_tools or isinstance(error, UnavailableError):
+            raise
+        hint = "Use a model whose chat template shows functions and their calls, or send no tools."
+        raise InvalidError(error.message, hint=hint, param="tools") from error
     asked = served_model.fill_in(options.options, options.model, prompt)
     if options.has_tools:
         # The last turn is an example of a call; what is before it is the prompt.
