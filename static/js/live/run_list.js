@@ -30,6 +30,7 @@ function tell(root, run, known, isFirst) {
   shown.forEach((place) => fill(place, run));
   for (const svg of shown.flatMap((place) => [...place.querySelectorAll("[data-curve]")])) grow(svg, run);
   const isNews = before !== run.status;
+  if (isFirst && !isNews) return;
   shown.forEach((place) => place.dispatchEvent(new Event(isNews ? "run-changed" : "run-moved")));
   if (isNews) document.body.dispatchEvent(new Event("runs-changed"));
 }

@@ -1,6 +1,7 @@
 """The table of runs in a real browser: typed into, sorted, grouped, ticked, undone, exported."""
 
 import csv
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +112,18 @@ def test_column_headers_sort_and_back_restores_sort(table: Page) -> None:
     table.go_back()
 
     expect_names(table, "beta", "alpha", "gamma")
+
+
+def test_first_report_fetches_no_row_again(table: Page) -> None:
+    briefs = table.evaluate("async () => (await fetch('/api/v1/runs')).json()")["data"]
+    told = f"event: runs\ndata: {json.dumps(briefs)}\n\nevent: runs\ndata: {json.dumps(briefs[-1:])}\n\n"
+    table.route(
+        "**/api/v1/stream", lambda route: route.fulfill(content_type="text/event-stream", body=told)
+    )
+    with table.expect_request("**/runs/*/line*") as first:
+        table.reload()
+
+    assert f"/runs/{briefs[-1]['id']}/line" in first.value.url
 
 
 def test_late_answer_for_a_row_changes_that_row_only(table: Page) -> None:
