@@ -29,9 +29,12 @@ COMMON = (
 )
 """What every slow test depends on: what trains a model, and what tests share."""
 
-ANSWERS = ("studio/runner/inference", "studio/runner/judges")
-"""What lets a trained model answer. No part of `COMMON`: tests of training that do not name it do
-not depend on it."""
+ANSWERS = ("studio/runner/inference", "studio/runner/judges", "studio/runner/tasks")
+"""What happens beside training: answering, judging, background tasks. No part of `COMMON`: tests of
+training that do not name it do not depend on it."""
+
+APART = "# Only for benchmarks"
+"""Where the pins of packages begin that no training and no test but those of benchmarks imports."""
 
 _NAMES_ANSWERS = re.compile(r"studio\.runner\.(inference|judges|tasks|work_main)")
 
@@ -123,7 +126,10 @@ def _is_docstring(node: object) -> bool:
 def _content(path: Path) -> str:
     if path.suffix == ".py":
         return outline(path.read_text("utf-8"))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = path.read_bytes()
+    if path.name == "constraints.txt":
+        content = content.partition(APART.encode())[0]
+    return hashlib.sha256(content).hexdigest()
 
 
 def _files(path: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools import due_tests
-from tests.tools.due_tests import ANSWERS, COMMON, ROOT, SUITES, Fingerprints
+from tests.tools.due_tests import ANSWERS, APART, COMMON, ROOT, SUITES, Fingerprints
 
 MODULE = '"""A module."""\n\nLIMIT = 3\n"""How many."""\n\n\ndef get() -> int:\n    return LIMIT\n'
 TEST = "def test_it() -> None: ...\n"
@@ -74,6 +74,13 @@ def test_new_renamed_and_pinned_files_count_as_changed(project: Path) -> None:
     (project / "constraints.txt").write_text("torch==2.14.0\n", "utf-8")
 
     assert changed(project) == {"studio/methods", "studio/runner", "constraints.txt"}
+
+
+def test_pins_of_benchmarks_are_apart(project: Path) -> None:
+    pins = project / "constraints.txt"
+    pins.write_text(f"{pins.read_text('utf-8')}{APART}\nlm_eval==0.4.13\n", "utf-8")
+
+    assert changed(project) == set()
 
 
 def test_changed_test_file_counts_as_changed(project: Path) -> None:
