@@ -116,7 +116,7 @@ def test_column_headers_sort_and_back_restores_sort(table: Page) -> None:
 
 def test_first_report_fetches_no_row_again(table: Page) -> None:
     briefs = table.evaluate("async () => (await fetch('/api/v1/runs')).json()")["data"]
-    told = f"event: runs\ndata: {json.dumps(briefs)}\n\nevent: runs\ndata: {json.dumps(briefs[-1:])}\n\n"
+    told = "".join(f"event: runs\ndata: {json.dumps(one)}\n\n" for one in (briefs, briefs[-1:]))
     table.route(
         "**/api/v1/stream", lambda route: route.fulfill(content_type="text/event-stream", body=told)
     )
