@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+AnswerKind = Literal["text", "label", "number", "score", "steps", "entities"]
+"""What answers are: text that a model wrote; or, of a text that it read, its labels, its numbers,
+the better one of two answers, which steps are right, its entities. Of several, each is a line."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredRow:
@@ -21,9 +25,22 @@ class AnsweredRow:
     nll: float | None = None
     """Negative log-likelihood of the reference in nats, summed over its tokens."""
     nll_tokens: int = 0
-    """Tokens of the reference that `nll` sums over."""
+    """Tokens of the reference that `nll` sums over; 1 for a label or a preference."""
+    kind: AnswerKind = "text"
+    confidence: float | None = None
+    """The probability that the model gives its answer; None if it gives none."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The parts of the answer."""
+        return self.answer.splitlines()
+
+    @property
+    def reference_lines(self) -> list[str]:
+        """The parts of the reference."""
+        return self.reference.splitlines()
 
     @property
     def has_reference(self) -> bool:
-        """Whether there is an expected answer."""
-        return bool(self.reference.strip())
+        """Whether there is an expected answer: a text may have no labels, and no entities."""
+        return self.kind != "text" or bool(self.reference.strip())

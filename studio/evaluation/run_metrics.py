@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from studio.evaluation import metrics, statistics
-from studio.evaluation.metrics import EVALUATION_METRICS, EvaluationMetric
-from studio.evaluation.rows import AnsweredRow
+from studio.evaluation.evaluation_metric import EvaluationMetric
+from studio.evaluation.metrics import EVALUATION_METRICS
+from studio.evaluation.rows import AnsweredRow, AnswerKind
 from studio.metrics import MetricSpec, is_share
 
 PREFIX = "evaluation_"
@@ -40,6 +41,15 @@ def _spec(metric: EvaluationMetric) -> MetricSpec:
         is_objective=metric.better != "neither" and metric.needs_reference,
         chart="-",
     )
+
+
+def specs_of(kind: AnswerKind) -> list[MetricSpec]:
+    """Return the metrics of runs whose models give answers of a kind."""
+    return [
+        RUN_METRICS[run_key(metric)]
+        for metric in EVALUATION_METRICS.values()
+        if metric.kind == kind
+    ]
 
 
 RUN_METRICS: Mapping[str, MetricSpec] = {

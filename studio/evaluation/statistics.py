@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from studio.evaluation.metrics import EvaluationMetric
+from studio.evaluation.evaluation_metric import EvaluationMetric
 from studio.evaluation.rows import AnsweredRow
 
 Z = NormalDist().inv_cdf(0.975)
@@ -61,12 +61,12 @@ class Comparison:
 
 def value(metric: EvaluationMetric, rows: Sequence[AnsweredRow]) -> float:
     """Return the value of a metric alone, which is much faster; NaN if no row counts."""
-    return _value(metric, list(_statistics(metric, rows).values()))
+    return _value(metric, list(_statistics(metric.over(rows), rows).values()))
 
 
 def measure(metric: EvaluationMetric, rows: Sequence[AnsweredRow]) -> Figure | None:
     """Return the value of a metric with its interval; None if no row counts."""
-    statistics = list(_statistics(metric, rows).values())
+    statistics = list(_statistics(metric.over(rows), rows).values())
     value = _value(metric, statistics)
     if not math.isfinite(value):
         return None
@@ -89,6 +89,7 @@ def compare(
     The interval is that of the difference over samples of pairs: a paired bootstrap, as in Koehn,
     Statistical Significance Tests for Machine Translation Evaluation (2004).
     """
+    metric = metric.over([*first, *second])
     sides = _statistics(metric, first), _statistics(metric, second)
     shared = [position for position in sides[0] if position in sides[1]]
     before, after = ([side[position] for position in shared] for side in sides)

@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from studio.evaluation.metrics import UNIT_DIGITS, EvaluationMetric
+from studio.evaluation.evaluation_metric import UNIT_DIGITS, EvaluationMetric
 from studio.evaluation.statistics import MAX_CHANCE, Comparison, Figure
 from studio.metrics import format_value, with_minus
 
@@ -70,6 +70,8 @@ def format_figure(metric: EvaluationMetric, value: float) -> str:
     """Format the value of a metric, without its unit."""
     if metric.unit == "share":
         return format_value(value, "_share")
+    if metric.unit == "number":
+        return format_value(value, "")
     return with_minus(f"{value:.{UNIT_DIGITS[metric.unit]}f}")
 
 

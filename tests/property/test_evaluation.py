@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.evaluation import statistics, text_scores
-from studio.evaluation.metrics import EVALUATION_METRICS, EvaluationMetric
+from studio.evaluation.evaluation_metric import EvaluationMetric
+from studio.evaluation.metrics import EVALUATION_METRICS
 from studio.evaluation.rows import AnsweredRow
 from tests.support.answered_rows import answered
 

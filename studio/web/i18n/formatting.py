@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from studio.evaluation.metrics import UNIT_DIGITS, Unit
+from studio.evaluation.evaluation_metric import UNIT_DIGITS, Unit
 from studio.methods import METRICS
 from studio.metrics import is_share, with_minus
 from studio.services.tasks import tasks
@@ -200,6 +200,8 @@ def evaluated(value: float, unit: Unit) -> str:
     """Format the value of an evaluated metric."""
     if unit == "share":
         return percent(value)
+    if unit == "number":
+        return number(value)
     return with_minus(f"{value:.{UNIT_DIGITS[unit]}f}")
 
 

@@ -23,6 +23,11 @@ def test_metrics_are_in_display_order() -> None:
         *("exact", "exact_relaxed", "contains", "number", "token_f1", "rouge_l", "chrf", "bleu"),
         *("json_valid", "json_equal", "loss", "bits_per_byte"),
         *("cut_off", "empty", "repeats", "answer_tokens"),
+        *("right_label", "macro_f1", "micro_f1"),
+        *("entity_f1", "entity_precision", "entity_recall", "preferred"),
+        *("label_loss", "preference_loss"),
+        *("label_calibration_error", "preference_calibration_error"),
+        *("wrong_step_f1", "first_error", "right_steps", "r2", "rmse", "mae"),
     ]
 
 

@@ -9,6 +9,7 @@ from sacrebleu import BLEU, CHRF
 
 from studio.evaluation import text_scores
 from studio.evaluation.metrics import EVALUATION_METRICS
+from studio.evaluation.text_metrics import TEXT_METRICS
 from studio.evaluation.words import relaxed_words, split_words
 from tests.support.answered_rows import answered, answered_pairs
 
@@ -212,7 +213,7 @@ def test_last_number_is_exact() -> None:
     assert text_scores.last_number("0.1 and 1e3") == Decimal(1000)
 
 
-@pytest.mark.parametrize("key", EVALUATION_METRICS)
+@pytest.mark.parametrize("key", [metric.key for metric in TEXT_METRICS])
 def test_rows_without_reference_count_only_where_none_is_needed(key: str) -> None:
     metric = EVALUATION_METRICS[key]
     row = answered("an answer", nll=1.0, nll_tokens=1)
