@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.evaluation.rows import AnsweredRow
+from studio.evaluation.rows import AnsweredRow, AnswerKind
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.tokenizer_service import TemplateSource
 
@@ -23,8 +23,11 @@ class EvaluationJob(BaseModel):
     """What is evaluated, for display."""
     answer_set: int
     """The id of the answer set that gets the results."""
-    model: GenerationRequest
-    """How to load the model; it has no prompt."""
+    answers: AnswerKind = "text"
+    method: str = ""
+    """How the model reads a text, if it writes none."""
+    model: GenerationRequest | None
+    """How to load the model; it has no prompt. None if a rule answers, see `rules.py`."""
     train: Path
     validation: Path | None
     """Rows as JSON lines; None if a share of `train` is held out."""
@@ -70,6 +73,9 @@ class RowResult(BaseModel):
     nll_tokens: int
     computed_in: str
     """As in `events.Sampled`."""
+    kind: AnswerKind = "text"
+    confidence: float | None = None
+    """The probability that the model gives its answer; None if it gives none."""
     overlap: Literal["", "exact", "ngram"] = ""
     """How the row occurs in the data that the model was trained on, if it does."""
 

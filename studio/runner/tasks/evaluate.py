@@ -1,16 +1,22 @@
 """Evaluate a model: let it answer rows that it was not trained on."""
 
 import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from studio.errors import InvalidError
 from studio.evaluation import run_metrics
 from studio.protocols.evaluation import RESULTS_FILE, EvaluationJob, RowResult
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import ReportProgress
 from studio.runner.inference.model_cache import ModelCache
+from studio.runner.tasks.evaluation.row_reader import RowReader
+from studio.runner.tasks.evaluation.rules import RuleReader
 from studio.training.data import chat_templates
 from studio.training.data.rows import TrainingRow, is_rated_bad, read_rows, split_rows
 from studio.training.evaluation.row_results import RowEvaluator
@@ -19,27 +25,72 @@ from studio.training.models import heads
 
 
 def evaluate(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> dict[str, Any]:
-    """Answer the rows of an evaluation. A further attempt continues after the last batch."""
+    """Answer the rows of an evaluation. A further attempt continues after the last batch.
+
+    Raises:
+        InvalidError: no row can be asked.
+
+    """
     job = EvaluationJob.model_validate(params)
     report("loading", None)
     rows = choose_rows(job)
     path = folder.files / RESULTS_FILE
     results = _read_results(path)
-    with ModelCache().model_for(job.model) as (model, tokenizer), path.open("a") as file:
-        evaluator = _build_evaluator(job, rows, model, tokenizer)
-        report("answering", len(results) / evaluator.count)
-        for batch in evaluator.results(model, frozenset(results)):
+    with _answering(job, rows) as (count, answer), path.open("a") as file:
+        if not count:
+            raise InvalidError(
+                "None of these rows can be asked.", hint="Choose rows with answers to compare with."
+            )
+        report("answering", len(results) / count)
+        for batch in answer(frozenset(results)):
             for result in batch:
                 results[result.position] = result
                 file.write(result.model_dump_json() + "\n")
             file.flush()
-            report("answering", len(results) / evaluator.count)
-    report("looking for the rows in the training data", None)
-    marked = mark_overlaps(job, [results[place] for place in sorted(results)])
+            report("answering", len(results) / count)
+    answered = [results[place] for place in sorted(results)]
+    if job.model is not None:
+        report("looking for the rows in the training data", None)
+        answered = mark_overlaps(job, answered)
     return {
-        "rows": [result.model_dump(mode="json") for result in marked],
-        "metrics": run_metrics.measure([result.to_row() for result in marked]),
+        "rows": [result.model_dump(mode="json") for result in answered],
+        "metrics": run_metrics.measure([result.to_row() for result in answered]),
     }
+
+
+Answering = Callable[[frozenset[int]], Iterator[list[RowResult]]]
+"""Yields the results of rows whose positions are not among these, batch by batch."""
+
+
+@contextmanager
+def _answering(job: EvaluationJob, rows: list[TrainingRow]) -> Iterator[tuple[int, Answering]]:
+    """Yield how many rows get an answer, and what answers them.
+
+    That is a rule, a model that reads the rows, or one that writes.
+    """
+    if job.model is None:
+        rule = RuleReader(rows, job, _read_training_rows(job))
+        yield rule.count, rule.results
+        return
+    with ModelCache().model_for(job.model) as (model, tokenizer):
+        template = _load_template(job, rows, model, tokenizer)
+        if job.answers != "text":
+            reader = RowReader(rows, template, tokenizer, job, model)
+            yield reader.count, reader.results
+            return
+        reads_first = heads.is_encoder_decoder(model.config)
+        writer = RowEvaluator(rows, template, tokenizer, job, reads_first=reads_first)
+        yield writer.count, partial(writer.results, model)
+
+
+def _read_training_rows(job: EvaluationJob) -> list[TrainingRow]:
+    """Return the rows that a run was trained on; none if they are gone."""
+    if job.trained_on is None or not job.trained_on.is_file():
+        return []
+    rows = read_rows(job.trained_on, with_bad=job.with_bad)
+    if job.has_own_validation:
+        return rows
+    return split_rows(rows, job.validation_share, job.seed)[0]
 
 
 def choose_rows(job: EvaluationJob) -> list[TrainingRow]:
@@ -54,19 +105,18 @@ def choose_rows(job: EvaluationJob) -> list[TrainingRow]:
     return [good[index] for index in sorted(chosen)]
 
 
-def _build_evaluator(
+def _load_template(
     job: EvaluationJob,
-    rows: list[TrainingRow],
+    rows: Sequence[TrainingRow],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-) -> RowEvaluator:
-    template = None
-    if job.has_chat_template and any(row.text is None for row in rows):
-        chat_templates.set_chat_template(tokenizer, job.chat_template)
-        template = chat_templates.ChatTemplate(tokenizer)
-    return RowEvaluator(
-        rows, template, tokenizer, job, reads_first=heads.is_encoder_decoder(model.config)
-    )
+) -> chat_templates.ChatTemplate | None:
+    """Return the chat template; None if there is only text, or for an encoder."""
+    has_turns = job.has_chat_template and any(row.text is None for row in rows)
+    if not has_turns or heads.encoder_of(model.config) is not None:
+        return None
+    chat_templates.set_chat_template(tokenizer, job.chat_template)
+    return chat_templates.ChatTemplate(tokenizer)
 
 
 def _read_results(path: Path) -> dict[int, RowResult]:

@@ -214,4 +214,5 @@ def test_full_model_and_more_tokens_than_fit_are_answered(run: RunDir, tmp_path:
 
 
 def replace_model(asked: EvaluationJob, **changes: str) -> EvaluationJob:
+    assert asked.model is not None
     return asked.model_copy(update={"model": asked.model.model_copy(update=changes)})
