@@ -8,6 +8,7 @@ from sqlmodel import Field, SQLModel
 
 from studio.db.column_types import AUTOINCREMENT, UTCDateTime, now
 from studio.db.owners import owner_column
+from studio.evaluation.rows import AnswerKind
 
 
 class AnswerSet(SQLModel, table=True):
@@ -29,6 +30,17 @@ class AnswerSet(SQLModel, table=True):
     finished_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     """When the model had answered all rows."""
 
+    @property
+    def answers(self) -> AnswerKind:
+        """What kind of answers they are."""
+        kind: AnswerKind = self.made_by.get("answers", "text")
+        return kind
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether a rule answered, which a model should beat."""
+        return "rule" in self.made_by["model"]
+
 
 class Answer(SQLModel, table=True):
     """What a model made of one row: every metric is computed from these."""
@@ -49,6 +61,8 @@ class Answer(SQLModel, table=True):
     nll: float | None = None
     """The loss of the reference in nats, summed; None if it was not measured or is not finite."""
     nll_tokens: int = 0
+    confidence: float | None = None
+    """The probability that the model gives its answer; None if it gives none."""
     overlap: str = ""
     """`exact` or `ngram` if the row occurs in the data that the model was trained on."""
 

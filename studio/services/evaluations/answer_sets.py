@@ -21,6 +21,7 @@ from studio.db.evaluations import Answer, AnswerSet, Evaluation
 from studio.db.states import TaskStatus
 from studio.db.tables import Run
 from studio.db.tasks import Task
+from studio.evaluation.rows import AnsweredRow, AnswerKind
 from studio.protocols.evaluation import EvaluationJob, RowResult
 from studio.services.models.served_models import ServedModel
 from studio.services.tasks import tasks
@@ -42,14 +43,20 @@ class AnswerProgress:
 
 
 def get_or_create(
-    db: Session, model: str, served: ServedModel, job: EvaluationJob, rows: Mapping[str, Any]
+    db: Session,
+    model: str,
+    identity: Mapping[str, Any],
+    job: EvaluationJob,
+    rows: Mapping[str, Any],
 ) -> AnswerSet:
     """Return the answer set of a model and rows, and queue the task that answers them, if needed.
 
-    `rows` is what identifies the rows, wherever their files are.
+    `identity` is what distinguishes the model from others, and `rows` what identifies the rows,
+    wherever their files are.
     """
     made_by = {
-        "model": _identity(served),
+        "model": identity,
+        **({"answers": job.answers} if job.answers != "text" else {}),
         "rows": {**rows, "count": job.rows},
         "template": job.chat_template if job.has_chat_template else "",
         "has_expected": job.has_expected,
@@ -88,6 +95,22 @@ def load_answers(db: Session, answer_set_id: int) -> Sequence[Answer]:
     """Return the answers in the order of their rows."""
     query = select(Answer).where(Answer.answer_set_id == answer_set_id)
     return db.exec(query.order_by(col(Answer.position))).all()
+
+
+def to_row(answer: Answer, kind: AnswerKind) -> AnsweredRow:
+    """Return an answer as metrics read it."""
+    return AnsweredRow(
+        position=answer.position,
+        prompt=answer.prompt,
+        reference=answer.reference,
+        answer=answer.answer,
+        reason="length" if answer.reason == "length" else "stop",
+        tokens=answer.tokens,
+        nll=answer.nll,
+        nll_tokens=answer.nll_tokens,
+        kind=kind,
+        confidence=answer.confidence,
+    )
 
 
 def find_progress(db: Session, answer_set: AnswerSet) -> AnswerProgress:
@@ -130,11 +153,11 @@ def _subject(answer_set: AnswerSet) -> str:
 
 def _to_answer(answer_set: AnswerSet, row: RowResult) -> Answer:
     nll = row.nll if row.nll is not None and math.isfinite(row.nll) else None
-    fields = row.model_dump(exclude={"computed_in"}) | {"nll": nll}
+    fields = row.model_dump(exclude={"computed_in", "kind"}) | {"nll": nll}
     return Answer(answer_set_id=answer_set.id or 0, **fields)
 
 
-def _identity(served: ServedModel) -> dict[str, Any]:
+def identify(served: ServedModel) -> dict[str, Any]:
     """Return what distinguishes the weights of a model, and how they are loaded."""
     return {
         "model": _files_of(served.model),

@@ -8,10 +8,10 @@ from sqlmodel import Session
 from studio.db.evaluations import AnswerSet, Evaluation
 from studio.db.tables import Run
 from studio.evaluation import metrics, statistics, verdicts
-from studio.evaluation.metrics import EvaluationMetric
+from studio.evaluation.evaluation_metric import EvaluationMetric
 from studio.evaluation.rows import AnsweredRow
 from studio.evaluation.statistics import Figure
-from studio.services.evaluations import answer_sets, evaluation_results, evaluations
+from studio.services.evaluations import answer_sets, evaluations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +74,15 @@ def _group_by_rows(db: Session, runs: Sequence[Run]) -> list[dict[int, Evaluatio
             answer_set = db.get_one(AnswerSet, evaluation.tuned_id)
             if answer_set.finished_at is not None:
                 asked = {name: answer_set.made_by[name] for name in ("rows", "max_new_tokens")}
+                asked["answers"] = answer_set.answers
                 groups.setdefault(str(asked), {}).setdefault(run.id or 0, evaluation)
     return list(groups.values())
 
 
 def _load_rows(db: Session, evaluation: Evaluation) -> list[AnsweredRow]:
+    kind = db.get_one(AnswerSet, evaluation.tuned_id).answers
     answers = answer_sets.load_answers(db, evaluation.tuned_id)
-    return [evaluation_results.to_row(answer) for answer in answers]
+    return [answer_sets.to_row(answer, kind) for answer in answers]
 
 
 def _evaluated(

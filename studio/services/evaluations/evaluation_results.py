@@ -9,8 +9,8 @@ from sqlmodel import Session
 
 from studio.db.evaluations import Answer, AnswerSet, Evaluation
 from studio.evaluation import metrics, statistics, verdicts
-from studio.evaluation.metrics import EvaluationMetric
-from studio.evaluation.rows import AnsweredRow
+from studio.evaluation.evaluation_metric import EvaluationMetric
+from studio.evaluation.rows import AnsweredRow, AnswerKind
 from studio.evaluation.statistics import Comparison, Figure
 from studio.services.evaluations import answer_sets, evaluations
 
@@ -70,6 +70,8 @@ class RowPair:
 class EvaluationResults:
     """What an evaluation found."""
 
+    kind: AnswerKind
+    """What kind of answers the models gave."""
     primary: EvaluationMetric
     """The metric that decides."""
     verdict: str
@@ -109,8 +111,8 @@ def load(db: Session, evaluation: Evaluation) -> EvaluationResults | None:
         return None
     key = f"{base.key} {tuned.key}"
     if key not in _CACHE:
-        answers = (answer_sets.load_answers(db, one.id or 0) for one in (base, tuned))
-        _CACHE[key] = compute(*answers)
+        first, second = (answer_sets.load_answers(db, one.id or 0) for one in (base, tuned))
+        _CACHE[key] = compute(first, second, tuned.answers)
         while len(_CACHE) > _MAX_CACHED:
             _CACHE.pop(next(iter(_CACHE)), None)
     return _CACHE[key]
@@ -129,9 +131,13 @@ _CACHE: dict[str, EvaluationResults] = {}
 _MAX_CACHED = 16
 
 
-def compute(base: Sequence[Answer], tuned: Sequence[Answer]) -> EvaluationResults:
+def compute(
+    base: Sequence[Answer], tuned: Sequence[Answer], kind: AnswerKind = "text"
+) -> EvaluationResults:
     """Compare the answers of two models to the same rows."""
-    first, second = [[to_row(answer) for answer in answers] for answers in (base, tuned)]
+    first, second = (
+        [answer_sets.to_row(answer, kind) for answer in answers] for answers in (base, tuned)
+    )
     primary = metrics.primary(second)
     results = [
         result
@@ -142,6 +148,7 @@ def compute(base: Sequence[Answer], tuned: Sequence[Answer]) -> EvaluationResult
     seen = {answer.position for answer in tuned if answer.overlap}
     clean = [[row for row in side if row.position not in seen] for side in (first, second)]
     return EvaluationResults(
+        kind=kind,
         primary=primary,
         verdict=_verdict(decisive),
         is_success=decisive.is_better if decisive else None,
@@ -164,20 +171,6 @@ def _describe_overlap(seen: int, total: int) -> str:
         return ""
     rows = f"{seen:,} of {total:,} rows" if total > 1 else "The row"
     return f"{rows} can also be found in the training data, in whole or in part."
-
-
-def to_row(answer: Answer) -> AnsweredRow:
-    """Return an answer as metrics read it."""
-    return AnsweredRow(
-        position=answer.position,
-        prompt=answer.prompt,
-        reference=answer.reference,
-        answer=answer.answer,
-        reason="length" if answer.reason == "length" else "stop",
-        tokens=answer.tokens,
-        nll=answer.nll,
-        nll_tokens=answer.nll_tokens,
-    )
 
 
 def _compare(

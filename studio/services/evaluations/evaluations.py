@@ -1,7 +1,11 @@
-"""Evaluate a run: its model and its base model answer rows that the run did not train on."""
+"""Evaluate a run: its model answers rows that it did not train on, and so does its base model.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A model that reads texts and writes none has no base model to compare with: a simple rule takes its
+place.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sqlmodel import Session, col, select
 
@@ -9,6 +13,8 @@ from studio.db.evaluations import AnswerSet, Evaluation
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.evaluation.rows import AnswerKind
+from studio.methods import METHODS
 from studio.protocols.evaluation import EvaluationJob
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import JobSpec, RunDir
@@ -24,8 +30,17 @@ from studio.settings import Settings
 DEFAULT_ROWS, MAX_ROWS = 64, 1000
 DEFAULT_NEW_TOKENS, MAX_NEW_TOKENS = 128, 2048
 
-READABLE = ("conversation", "text", "preference", "judged")
-"""Kinds of rows that a model can answer."""
+_WRITABLE = ("conversation", "text", "preference", "judged")
+"""Kinds of rows that a model which writes can answer."""
+
+RULES: Mapping[AnswerKind, str] = {
+    "label": "Rule: always the most common labels",
+    "number": "Rule: always the mean",
+    "score": "Rule: always the longer answer",
+    "steps": "Rule: always the most common verdict",
+    "entities": "Rule: for each word, its most common tag",
+}
+"""What a model that writes nothing is compared with, as its base model has no answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,27 +64,34 @@ class _Rows:
     trained_on: dict[str, object]
     """Fields of the job of the model that was trained on other rows of the same run."""
 
+    @property
+    def of_run(self) -> "_Rows":
+        """The same rows, for what the run was trained on."""
+        return replace(self, job=self.trained_on | self.job)
+
 
 def create(db: Session, settings: Settings, run_id: int, request: EvaluationRequest) -> Evaluation:
     """Evaluate a run's model against its base model; an equal evaluation is returned as it is.
 
     Raises:
-        ConflictError: the run has no model, or its model writes no text.
+        ConflictError: the run has no model.
         InvalidError: the dataset cannot be asked.
         NotFoundError: files of the run, its data or its base model are gone.
 
     """
     run = runs.get(db, run_id)
     folder = RunDir(settings.runs / str(run_id))
-    _require_writing_model(run, folder)
+    _require_model(run, folder)
     spec = served_models.read_job_spec(run, folder)
     rows = (
-        _dataset_rows(db, settings, request.dataset, spec)
+        _dataset_rows(db, settings, run, request.dataset, spec)
         if request.dataset
         else _held_out_rows(run, spec)
     )
-    base = _answer_set(db, run, served_models.for_base(run, folder), "base", rows, request)
-    tuned = _answer_set(db, run, served_models.for_result(run, folder), "tuned", rows, request)
+    base = _base_answers(db, run, folder, rows, request)
+    tuned = _answer_set(
+        db, run, served_models.for_result(run, folder), f"run {run.id}", rows.of_run, request
+    )
     same = select(Evaluation).where(
         Evaluation.run_id == run_id, Evaluation.base_id == base.id, Evaluation.tuned_id == tuned.id
     )
@@ -128,19 +150,41 @@ def find_share(db: Session, run_id: int) -> float | None:
     return sum(one.share for one in progress) / len(progress)
 
 
+def answer_kind(run: Run) -> AnswerKind:
+    """Return what kind of answers a run's model gives."""
+    outputs = run.recipe.outputs
+    return "text" if outputs == "rewrite" else outputs
+
+
+def require_texts(db: Session, evaluation: Evaluation) -> None:
+    """Refuse an evaluation whose answers are no texts.
+
+    Raises:
+        ConflictError: they are labels, numbers, scores, verdicts or entities.
+
+    """
+    if db.get_one(AnswerSet, evaluation.tuned_id).answers != "text":
+        raise ConflictError(
+            "The answers of this evaluation are not texts that a model wrote.",
+            hint="Its metrics say how good they are.",
+        )
+
+
+def readable_kinds(run: Run) -> tuple[str, ...]:
+    """Return the kinds of rows that a run's model can be asked."""
+    if run.recipe.writes_text:
+        return _WRITABLE
+    return tuple(METHODS[run.recipe.method].trains_on)
+
+
 def refusal(run: Run) -> tuple[str, str]:
     """Return why a run cannot be evaluated, and what to do; empty if it can as far as known."""
-    if not run.recipe.writes_text:
-        return (
-            "The model of this run reads text and writes none.",
-            "Its scores on validation rows are on the Overview tab.",
-        )
     if run.deleted_at or run.status is not RunStatus.SUCCEEDED:
         return "This run has no model yet.", "It can be evaluated once it has succeeded."
     return "", ""
 
 
-def _require_writing_model(run: Run, folder: RunDir) -> None:
+def _require_model(run: Run, folder: RunDir) -> None:
     message, hint = refusal(run)
     if message:
         raise ConflictError(message, hint=hint)
@@ -176,12 +220,14 @@ def _trained_on(spec: JobSpec) -> dict[str, object]:
     return {"trained_on": spec.train, "has_own_validation": spec.validation is not None}
 
 
-def _dataset_rows(db: Session, settings: Settings, name: str, spec: JobSpec) -> _Rows:
+def _dataset_rows(db: Session, settings: Settings, run: Run, name: str, spec: JobSpec) -> _Rows:
     version = versions.require(db, name)
-    if version.kind not in READABLE:
+    kinds = readable_kinds(run)
+    listed = ", ".join(kinds)
+    if version.kind not in kinds:
         raise InvalidError(
             f"The rows of {name} cannot be answered: they are {version.kind}.",
-            hint="Choose a dataset of conversations or texts.",
+            hint=f"Choose a dataset whose rows are one of these: {listed}.",
             param="dataset",
         )
     train, _validation = versions.row_files(settings.datasets, version)
@@ -194,17 +240,43 @@ def _dataset_rows(db: Session, settings: Settings, name: str, spec: JobSpec) -> 
     )
 
 
-def _answer_set(
-    db: Session, run: Run, served: ServedModel, side: str, rows: _Rows, request: EvaluationRequest
+def _base_answers(
+    db: Session, run: Run, folder: RunDir, rows: _Rows, request: EvaluationRequest
 ) -> AnswerSet:
+    """Return what the run is compared with: its base model's answers, or those of a rule."""
+    kind = answer_kind(run)
+    if kind == "text":
+        served = served_models.for_base(run, folder)
+        return _answer_set(db, run, served, run.recipe.base_model, rows, request)
+    job = _job(run, RULES[kind], rows.of_run, request)
+    data = served_models.read_job_spec(run, folder).dataset
+    learned_from = {
+        "sha256": data.rows_sha256 if data else "",
+        "share": run.recipe.data.validation_share,
+        "seed": run.recipe.optimisation.seed,
+    }
+    return answer_sets.get_or_create(db, RULES[kind], {"rule": learned_from}, job, rows.identity)
+
+
+def _answer_set(
+    db: Session, run: Run, served: ServedModel, name: str, rows: _Rows, request: EvaluationRequest
+) -> AnswerSet:
+    blank = GenerationRequest(model="", ids=[], stops=[], gives_scores=not run.recipe.writes_text)
+    model = served.fill_in(blank, name, PromptTokens(ids=[], stops=[]))
+    job = _job(run, name, rows, request).model_copy(update={"model": model})
+    return answer_sets.get_or_create(db, name, answer_sets.identify(served), job, rows.identity)
+
+
+def _job(run: Run, name: str, rows: _Rows, request: EvaluationRequest) -> EvaluationJob:
+    """Return the job of a rule; a model can be added to it."""
     recipe = run.recipe
-    name = recipe.base_model if side == "base" else f"run {run.id}"
-    blank = GenerationRequest(model="", ids=[], stops=[])
-    job = EvaluationJob.model_validate(
+    return EvaluationJob.model_validate(
         {
             "about": f"{name} on {rows.title}",
             "answer_set": 0,
-            "model": served.fill_in(blank, name, PromptTokens(ids=[], stops=[])),
+            "answers": answer_kind(run),
+            "method": recipe.method,
+            "model": None,
             "validation_share": recipe.data.validation_share,
             "seed": recipe.optimisation.seed,
             "with_bad": recipe.reads_bad_answers,
@@ -214,8 +286,6 @@ def _answer_set(
             "has_expected": recipe.has_expected_answers,
             "max_length": recipe.data.max_length,
             "max_new_tokens": request.max_new_tokens,
-            **(rows.trained_on if side == "tuned" else {}),
             **rows.job,
         }
     )
-    return answer_sets.get_or_create(db, name, served, job, rows.identity)

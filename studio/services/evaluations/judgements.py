@@ -21,7 +21,7 @@ from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.judging import JudgementJob, Pair, PairResult
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import PromptTokens
-from studio.services.evaluations import answer_sets, evaluation_results
+from studio.services.evaluations import answer_sets, evaluation_results, evaluations
 from studio.services.evaluations.answer_sets import AnswerProgress
 from studio.services.evaluations.evaluation_results import EvaluationResults, RowPair
 from studio.services.models import served_models
@@ -113,11 +113,12 @@ def create(
     """Let a judge compare the answers of an evaluation, in the background.
 
     Raises:
-        ConflictError: the models have not answered yet.
+        ConflictError: the models have not answered yet, or write no text.
         InvalidError: there is no such judge.
         NotFoundError: the judge's files are gone.
 
     """
+    evaluations.require_texts(db, evaluation)
     results = _require_results(db, evaluation)
     title = _require_choice(db, settings, judge).title
     rows = choose_rows(results, count)

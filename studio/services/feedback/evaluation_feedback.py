@@ -23,7 +23,7 @@ from studio.intake.rows.deduplication import question_key
 from studio.services.accounts import owners
 from studio.services.datasets import data_quality, datasets, pending_datasets, versions
 from studio.services.datasets.versions import Part, RowQuery
-from studio.services.evaluations import evaluation_results
+from studio.services.evaluations import evaluation_results, evaluations
 from studio.services.evaluations.evaluation_results import RowPair
 from studio.services.feedback import feedback
 from studio.services.feedback.feedback import FeedbackKind, NewFeedback
@@ -51,11 +51,12 @@ def add_expected(
     """Keep the expected answer of a row, alone or as better than what the run's model answered.
 
     Raises:
-        ConflictError: the models have not answered yet.
+        ConflictError: the models have not answered yet, or write no text.
         InvalidError: the row has no answer that can be trained on.
         NotFoundError: the row does not exist, or its dataset was deleted.
 
     """
+    evaluations.require_texts(db, evaluation)
     pair = find_pair(db, evaluation, position)
     prompt, tools = _read_prompt(db, folder, evaluation, pair)
     is_preference = choice == "preference"

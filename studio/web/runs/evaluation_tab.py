@@ -103,7 +103,7 @@ def _context(db: Session, settings: Settings, run: Run, view: EvaluationView) ->
         "chosen": chosen,
         "defaults": EvaluationRequest(),
         "limits": evaluations,
-        "datasets": datasets.list_with_rows(db, evaluations.READABLE),
+        "datasets": datasets.list_with_rows(db, evaluations.readable_kinds(run)),
         "orders": ORDERS,
         "view": view,
         **(_chosen_context(db, chosen, view) if chosen else {}),
@@ -121,6 +121,7 @@ def _chosen_context(db: Session, evaluation: Evaluation, view: EvaluationView) -
     more = len(rows) - view.shown
     return {
         "results": results,
+        "rule": sets[0].model if sets[0].is_rule else "",
         "sides": list(zip(sets, progress, strict=True)),
         "is_going": any(not one.status.is_final for one in progress),
         "sort": order,
@@ -132,7 +133,7 @@ def _chosen_context(db: Session, evaluation: Evaluation, view: EvaluationView) -
 
 def _judged_context(db: Session, settings: Settings, evaluation: Evaluation) -> dict[str, Any]:
     results = evaluation_results.load(db, evaluation)
-    if results is None:
+    if results is None or results.kind != "text":
         return {}
     return {
         "judged": judgements.list_for_evaluation(db, evaluation),

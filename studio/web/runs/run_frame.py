@@ -39,7 +39,7 @@ TABS = (
     Tab("details", "Details", "/details"),
 )
 
-_WRITTEN = ("answers", "evaluation")
+_WRITTEN = ("answers",)
 """Tabs of what a model writes."""
 
 

@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from studio.db.tables import Sweep
 from studio.errors import InvalidError
-from studio.evaluation.run_metrics import RUN_METRICS
+from studio.evaluation.run_metrics import specs_of
 from studio.methods import METHODS, AnyRecipe, direction
 from studio.recipe import search_space
 from studio.recipe.fields import FieldSpec, discriminators
@@ -200,7 +200,7 @@ def metric_choices(recipe: AnyRecipe) -> list[tuple[str, str]]:
 def _metric_names(recipe: AnyRecipe) -> list[str]:
     """Return the metrics that a sweep can optimise, the method's objective first."""
     method = METHODS[recipe.method]
-    evaluated = RUN_METRICS.values() if recipe.writes_text else ()
+    evaluated = specs_of("text") if recipe.writes_text else ()
     others = (spec.key for spec in (*method.metrics.all, *evaluated) if spec.is_objective)
     return list(dict.fromkeys((method.objective.key, *others)))
 

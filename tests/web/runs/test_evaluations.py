@@ -1,6 +1,5 @@
 """Evaluations of runs: asked for on the page and over REST, shared, compared, deleted."""
 
-import json
 from typing import Any
 
 import pytest
@@ -275,18 +274,6 @@ def test_run_without_model_is_refused(client: TestClient, engine: Engine) -> Non
     page = parse_page(client.get("/runs/1/evaluation").text)
     assert "This run has no model yet." in page.text
     assert not page.all("form", action="/runs/1/evaluations")
-
-
-def test_scoring_model_is_refused(client: TestClient, engine: Engine) -> None:
-    rows = [{"prompt": f"{n}?", "chosen": "Yes.", "rejected": "No."} for n in range(20)]
-    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    client.post("/api/v1/datasets", files={"file": ("pairs.jsonl", content)}).raise_for_status()
-    with unit_of_work(engine) as db:
-        make_finished_run(db, method="reward", dataset="pairs")
-
-    assert "writes none" in error_of(client.post(API, json={}))[2]
-    tabs = parse_page(client.get("/runs/1").text).one("nav", class_="tabs").text
-    assert "Evaluation" not in tabs
 
 
 @pytest.mark.usefixtures("run")

@@ -44,6 +44,7 @@ class AnsweringOut(api.Out):
     """How far a model has come with answering."""
 
     model: str
+    """Its name. A model that writes no text is compared with a rule, which has a title instead."""
     status: TaskStatus
     progress: float
     error: str
@@ -141,6 +142,9 @@ class RowOut(api.Out):
 @router.post("", status_code=api.ACCEPTED)
 def evaluate(run_id: api.Id, new: NewEvaluation, db: DB, config: Config) -> EvaluationOut:
     """Evaluate a run's model against its base model, in the background.
+
+    A model that gives labels, numbers, scores, verdicts or entities is compared with a simple rule
+    instead, such as the most common label.
 
     An equal evaluation is returned as it is; parts of it that failed are tried again.
     """
