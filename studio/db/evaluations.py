@@ -61,6 +61,8 @@ class Answer(SQLModel, table=True):
     nll: float | None = None
     """The loss of the reference in nats, summed; None if it was not measured or is not finite."""
     nll_tokens: int = 0
+    rejected_nll: float | None = None
+    """The same of the worse answer of a preference."""
     confidence: float | None = None
     """The probability that the model gives its answer; None if it gives none."""
     overlap: str = ""

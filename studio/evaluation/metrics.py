@@ -36,6 +36,8 @@ class _References:
     has_results: bool
     """Whether at least half have their result after `####`."""
     has_loss: bool
+    has_rankings: bool
+    """Whether at least half are the better one of two answers."""
 
     @property
     def is_short(self) -> bool:
@@ -51,6 +53,7 @@ def _describe(rows: Sequence[AnsweredRow]) -> _References:
         has_numbers=_is_half(text_scores.last_number(text) is not None for text in texts),
         has_results=_is_half(text_scores.FINAL_ANSWER in text for text in texts),
         has_loss=any(text_scores.loss(row) for row in rows),
+        has_rankings=_is_half(text_scores.ranking(row) is not None for row in rows),
     )
 
 
@@ -64,9 +67,11 @@ _SUITS: Mapping[str, Callable[[_References], bool]] = {
         text_scores.has_sacrebleu() and references.words >= text_scores.BLEU_ORDER
     ),
     "json_valid": lambda references: references.has_json,
+    "json_schema": lambda references: references.has_json,
     "json_equal": lambda references: references.has_json,
     "loss": lambda references: references.has_loss,
     "bits_per_byte": lambda references: references.has_loss,
+    "ranking": lambda references: references.has_rankings,
 }
 """Which references a metric is for; others are for all."""
 
@@ -112,21 +117,25 @@ def primary(rows: Sequence[AnsweredRow]) -> EvaluationMetric:
     """
     if rows and rows[0].kind != "text":
         return _primary_of_kind(rows)
-    return EVALUATION_METRICS[_primary_of_texts(_describe(rows))]
+    return _primary_of_texts(_describe(rows))
 
 
-def _primary_of_texts(references: _References) -> str:
-    if not references.count:
-        return "repeats"
-    if references.has_json:
-        return "json_equal"
-    if references.has_results:
-        return "number"
-    if references.is_short:
-        return "exact"
-    if references.has_loss:
-        return "loss"
-    return "chrf" if text_scores.has_sacrebleu() else "rouge_l"
+_PRIMARY: Mapping[str, Callable[[_References], bool]] = {
+    "repeats": lambda references: not references.count,
+    "ranking": lambda references: references.has_rankings,
+    "json_equal": lambda references: references.has_json,
+    "number": lambda references: references.has_results,
+    "exact": lambda references: references.is_short,
+    "loss": lambda references: references.has_loss,
+    "chrf": lambda _references: text_scores.has_sacrebleu(),
+    "rouge_l": lambda _references: True,
+}
+"""The references for which each metric decides; the first one that is for them does."""
+
+
+def _primary_of_texts(references: _References) -> EvaluationMetric:
+    key = next(key for key, suits in _PRIMARY.items() if suits(references))
+    return EVALUATION_METRICS[key]
 
 
 def _primary_of_kind(rows: Sequence[AnsweredRow]) -> EvaluationMetric:

@@ -26,6 +26,8 @@ class AnsweredRow:
     """Negative log-likelihood of the reference in nats, summed over its tokens."""
     nll_tokens: int = 0
     """Tokens of the reference that `nll` sums over; 1 for a label or a preference."""
+    rejected_nll: float | None = None
+    """The same of the worse answer of a preference."""
     kind: AnswerKind = "text"
     confidence: float | None = None
     """The probability that the model gives its answer; None if it gives none."""

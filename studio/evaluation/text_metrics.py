@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from studio.evaluation import text_scores
+from studio.evaluation import json_schemas, text_scores
 from studio.evaluation.evaluation_metric import EvaluationMetric, signed
 from studio.evaluation.rows import AnsweredRow
 
@@ -122,6 +122,18 @@ TEXT_METRICS = (
         signature=signed("json:container|fences:no"),
     ),
     EvaluationMetric(
+        key="json_schema",
+        title="Fits the JSON schema",
+        unit="share",
+        note="Answers with the keys and the types that the references have in common, whatever "
+        "their values.",
+        phrase="{value} answers that fit the JSON schema",
+        is_binary=True,
+        row_statistics=lambda _row: None,
+        prepare=json_schemas.fit_references,
+        signature=signed("json:container|fences:no|schema:of references"),
+    ),
+    EvaluationMetric(
         key="json_equal",
         title="Same JSON values",
         unit="share",
@@ -153,6 +165,17 @@ TEXT_METRICS = (
         phrase="{value} bits/byte",
         row_statistics=text_scores.bits_per_byte,
         signature=signed("over:reference bytes utf-8|log:2"),
+    ),
+    EvaluationMetric(
+        key="ranking",
+        title="Right rankings",
+        unit="share",
+        note="Pairs of answers of which the model finds the better one likelier as a whole: for "
+        "models that learn from comparisons. Long answers are less likely than short ones.",
+        phrase="{value} right rankings",
+        is_binary=True,
+        row_statistics=text_scores.ranking,
+        signature=signed("nll:sum|over:answer"),
     ),
     EvaluationMetric(
         key="cut_off",

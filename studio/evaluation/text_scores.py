@@ -253,6 +253,14 @@ def bits_per_byte(row: AnsweredRow) -> Statistics | None:
     return (measured[0] / math.log(2), float(size)) if measured else None
 
 
+def ranking(row: AnsweredRow) -> Statistics | None:
+    """Count a pair of which the better answer is likelier."""
+    measured = loss(row)
+    if measured is None or row.rejected_nll is None or not math.isfinite(row.rejected_nll):
+        return None
+    return share(measured[0] < row.rejected_nll)
+
+
 def ratio(sums: Sequence[float]) -> float:
     """Return one sum per other: values per row, nats per token, bits per byte."""
     return sums[0] / sums[1] if sums[1] else math.nan

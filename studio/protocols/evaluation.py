@@ -71,6 +71,8 @@ class RowResult(BaseModel):
     """The loss of the reference in nats, summed over `nll_tokens`; None if nothing of it is left
     after truncation."""
     nll_tokens: int
+    rejected_nll: float | None = None
+    """The same of the worse answer of a preference."""
     computed_in: str
     """As in `events.Sampled`."""
     kind: AnswerKind = "text"

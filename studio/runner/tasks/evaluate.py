@@ -1,7 +1,7 @@
 """Evaluate a model: let it answer rows that it was not trained on."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from studio.protocols.evaluation import RESULTS_FILE, EvaluationJob, RowResult
 from studio.protocols.tasks import TaskDir
 from studio.runner.execution import ReportProgress
 from studio.runner.inference.model_cache import ModelCache
+from studio.runner.tasks.evaluation.rankings import measure_rejected
 from studio.runner.tasks.evaluation.row_reader import RowReader
 from studio.runner.tasks.evaluation.rules import RuleReader
 from studio.training.data import chat_templates
@@ -80,7 +81,22 @@ def _answering(job: EvaluationJob, rows: list[TrainingRow]) -> Iterator[tuple[in
             return
         reads_first = heads.is_encoder_decoder(model.config)
         writer = RowEvaluator(rows, template, tokenizer, job, reads_first=reads_first)
-        yield writer.count, partial(writer.results, model)
+        rejected = measure_rejected(rows, template, tokenizer, job.max_length, model)
+        yield writer.count, partial(_write, writer, model, rejected)
+
+
+def _write(
+    writer: RowEvaluator,
+    model: PreTrainedModel,
+    rejected: Mapping[int, float],
+    skip: frozenset[int],
+) -> Iterator[list[RowResult]]:
+    """Yield what a model writes, with the losses of worse answers by the number of their row."""
+    for batch in writer.results(model, skip):
+        yield [
+            result.model_copy(update={"rejected_nll": rejected.get(result.number)})
+            for result in batch
+        ]
 
 
 def _read_training_rows(job: EvaluationJob) -> list[TrainingRow]:

@@ -108,6 +108,7 @@ def to_row(answer: Answer, kind: AnswerKind) -> AnsweredRow:
         tokens=answer.tokens,
         nll=answer.nll,
         nll_tokens=answer.nll_tokens,
+        rejected_nll=answer.rejected_nll,
         kind=kind,
         confidence=answer.confidence,
     )
@@ -152,8 +153,10 @@ def _subject(answer_set: AnswerSet) -> str:
 
 
 def _to_answer(answer_set: AnswerSet, row: RowResult) -> Answer:
-    nll = row.nll if row.nll is not None and math.isfinite(row.nll) else None
-    fields = row.model_dump(exclude={"computed_in", "kind"}) | {"nll": nll}
+    fields = row.model_dump(exclude={"computed_in", "kind"})
+    for name in ("nll", "rejected_nll"):
+        loss = fields[name]
+        fields[name] = loss if loss is not None and math.isfinite(loss) else None
     return Answer(answer_set_id=answer_set.id or 0, **fields)
 
 

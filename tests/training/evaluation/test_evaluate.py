@@ -8,12 +8,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from studio.protocols.evaluation import RESULTS_FILE, EvaluationJob
+from studio.evaluation import metrics, statistics
+from studio.evaluation.metrics import EVALUATION_METRICS
+from studio.protocols.evaluation import RESULTS_FILE, EvaluationJob, RowResult
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.evaluate import choose_rows, evaluate
 from tests.training import tiny
+from tests.training.runs import test_preferences
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -216,3 +219,59 @@ def test_full_model_and_more_tokens_than_fit_are_answered(run: RunDir, tmp_path:
 def replace_model(asked: EvaluationJob, **changes: str) -> EvaluationJob:
     assert asked.model is not None
     return asked.model_copy(update={"model": asked.model.model_copy(update=changes)})
+
+
+def test_worse_answers_are_expected_as_better_ones_are(run: RunDir, tmp_path: Path) -> None:
+    """The loss of a worse answer equals that of the same text as the better one."""
+    pairs = [
+        {
+            "messages": [{"role": "user", "content": f"What is {one} plus 1?"}],
+            "chosen": [{"role": "assistant", "content": f"It is {one + 1}."}],
+            "rejected": [{"role": "assistant", "content": "No idea."}],
+        }
+        for one in range(4)
+    ]
+    swapped = [pair | {"chosen": pair["rejected"], "rejected": pair["chosen"]} for pair in pairs]
+    told = []
+    for name, rows in (("pairs", pairs), ("swapped", swapped)):
+        folder = tmp_path / name
+        folder.mkdir()
+        told.append(
+            answer(
+                folder, job(run, train=tiny.write_rows(folder / "rows.jsonl", rows), is_whole=True)
+            )
+        )
+
+    assert all(row["rejected_nll"] > 0 for row in told[0])
+    for one, other in zip(*told, strict=True):
+        assert one["nll"] == pytest.approx(other["rejected_nll"], rel=1e-5)
+        assert one["rejected_nll"] == pytest.approx(other["nll"], rel=1e-5)
+
+
+def test_rows_without_a_worse_answer_have_no_loss_of_it(run: RunDir, tmp_path: Path) -> None:
+    assert {row["rejected_nll"] for row in answer(tmp_path, job(run))} == {None}
+
+
+def test_preference_run_ranks_held_out_pairs_better(tmp_path: Path) -> None:
+    # The longer answers are the better ones: the base model finds all of them less likely.
+    pairs = [
+        row | {"chosen": row["rejected"], "rejected": row["chosen"]}
+        for row in test_preferences.PAIRS
+    ]
+    model = tiny.write_model(tmp_path / "model", tiny.llama())
+    learns = {"optimisation__max_steps": 30, "optimisation__learning_rate": 3e-3}
+    trained = test_preferences.runs.train(tmp_path / "run", model, learns, pairs)
+    told = []
+    for name, changes in (("base", {"model": str(model)}), ("tuned", {})):
+        (tmp_path / name).mkdir()
+        asked = replace_model(
+            job(trained, rows=1000), adapter="", **({"model": str(trained.artifacts)} | changes)
+        )
+        told.append(
+            [RowResult.model_validate(row).to_row() for row in answer(tmp_path / name, asked)]
+        )
+    compared = statistics.compare(EVALUATION_METRICS["ranking"], *told)
+
+    assert metrics.primary(told[1]).key == "ranking"
+    assert compared is not None
+    assert (compared.first, compared.second) == (0, 1)

@@ -1,8 +1,10 @@
 """Which metrics rows get."""
 
+from dataclasses import replace
+
 import pytest
 
-from studio.evaluation import text_scores
+from studio.evaluation import statistics, text_scores
 from studio.evaluation.metrics import EVALUATION_METRICS, for_rows, missing_reason, primary
 from studio.evaluation.rows import AnsweredRow
 from tests.support.answered_rows import answered, answered_pairs
@@ -21,7 +23,7 @@ def rows_with(*references: str, nll: float | None = None) -> list[AnsweredRow]:
 def test_metrics_are_in_display_order() -> None:
     assert list(EVALUATION_METRICS) == [
         *("exact", "exact_relaxed", "contains", "number", "token_f1", "rouge_l", "chrf", "bleu"),
-        *("json_valid", "json_equal", "loss", "bits_per_byte"),
+        *("json_valid", "json_schema", "json_equal", "loss", "bits_per_byte", "ranking"),
         *("cut_off", "empty", "repeats", "answer_tokens"),
         *("right_label", "macro_f1", "micro_f1"),
         *("entity_f1", "entity_precision", "entity_recall", "preferred"),
@@ -40,7 +42,10 @@ def test_metrics_are_in_display_order() -> None:
         (rows_with(f"{LONG} #### 7", f"{LONG} #### 8"), {"number", "bleu"}),
         (rows_with(f"{LONG} 7", f"{LONG} 8"), {"bleu"}),
         (rows_with(LONG, nll=1.0), {"bleu", "loss", "bits_per_byte"}),
-        (rows_with('{"name": "Ada", "born": 1815}'), {"bleu", "json_valid", "json_equal"}),
+        (
+            rows_with('{"name": "Ada", "born": 1815}'),
+            {"bleu", "json_valid", "json_schema", "json_equal"},
+        ),
         (rows_with("北京"), {"contains"}),
     ],
 )
@@ -94,3 +99,20 @@ def test_without_sacrebleu_two_metrics_are_left_out_with_reason() -> None:
 
 def test_metrics_that_can_be_computed_have_no_reason() -> None:
     assert {missing_reason(metric) for metric in EVALUATION_METRICS.values()} == {""}
+
+
+def test_preferences_are_ranked() -> None:
+    rows = [
+        replace(row, rejected_nll=worse)
+        for row, worse in zip(rows_with("yes", "no", "well", nll=1.0), (2.0, 0.5, 3.0), strict=True)
+    ]
+
+    assert primary(rows).key == "ranking"
+    assert statistics.value(EVALUATION_METRICS["ranking"], rows) == pytest.approx(2 / 3)
+
+
+def test_few_preferences_among_other_rows_do_not_decide() -> None:
+    rows = [replace(rows_with("yes", nll=1.0)[0], rejected_nll=2.0), *rows_with("a", "b")[:2]]
+
+    assert primary(rows).key == "exact"
+    assert "ranking" not in {metric.key for metric in for_rows(rows)}
