@@ -71,6 +71,7 @@ _SUITS: Mapping[str, Callable[[_References], bool]] = {
     "json_equal": lambda references: references.has_json,
     "loss": lambda references: references.has_loss,
     "bits_per_byte": lambda references: references.has_loss,
+    "preference_margin": lambda references: references.has_rankings,
     "ranking": lambda references: references.has_rankings,
 }
 """Which references a metric is for; others are for all."""
@@ -122,7 +123,7 @@ def primary(rows: Sequence[AnsweredRow]) -> EvaluationMetric:
 
 _PRIMARY: Mapping[str, Callable[[_References], bool]] = {
     "repeats": lambda references: not references.count,
-    "ranking": lambda references: references.has_rankings,
+    "preference_margin": lambda references: references.has_rankings,
     "json_equal": lambda references: references.has_json,
     "number": lambda references: references.has_results,
     "exact": lambda references: references.is_short,

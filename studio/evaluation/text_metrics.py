@@ -167,11 +167,21 @@ TEXT_METRICS = (
         signature=signed("over:reference bytes utf-8|log:2"),
     ),
     EvaluationMetric(
+        key="preference_margin",
+        title="Preference margin",
+        unit="nats",
+        note="How much likelier the model finds the better one of two answers, as a whole: what "
+        "learning from comparisons raises. Negative where better answers are longer.",
+        phrase="{value} nats for the better answer",
+        row_statistics=text_scores.preference_margin,
+        signature=signed("nll:sum|over:answer"),
+    ),
+    EvaluationMetric(
         key="ranking",
         title="Right rankings",
         unit="share",
-        note="Pairs of answers of which the model finds the better one likelier as a whole: for "
-        "models that learn from comparisons. Long answers are less likely than short ones.",
+        note="Pairs of answers of which the model finds the better one likelier, as a whole: long "
+        "answers are less likely than short ones, so that few may be right at first.",
         phrase="{value} right rankings",
         is_binary=True,
         row_statistics=text_scores.ranking,

@@ -253,12 +253,18 @@ def bits_per_byte(row: AnsweredRow) -> Statistics | None:
     return (measured[0] / math.log(2), float(size)) if measured else None
 
 
-def ranking(row: AnsweredRow) -> Statistics | None:
-    """Count a pair of which the better answer is likelier."""
+def preference_margin(row: AnsweredRow) -> Statistics | None:
+    """Return by how many nats the better answer of a pair is likelier than the worse one."""
     measured = loss(row)
     if measured is None or row.rejected_nll is None or not math.isfinite(row.rejected_nll):
         return None
-    return share(measured[0] < row.rejected_nll)
+    return row.rejected_nll - measured[0], 1.0
+
+
+def ranking(row: AnsweredRow) -> Statistics | None:
+    """Count a pair of which the better answer is likelier."""
+    margin = preference_margin(row)
+    return margin and share(margin[0] > 0)
 
 
 def ratio(sums: Sequence[float]) -> float:

@@ -10,11 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studio.evaluation import metrics, statistics
 from studio.evaluation.metrics import EVALUATION_METRICS
+from studio.methods.dpo import DPORecipe
 from studio.protocols.evaluation import RESULTS_FILE, EvaluationJob, RowResult
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.evaluate import choose_rows, evaluate
+from studio.runner.training_run import load_recipe
 from tests.training import tiny
 from tests.training.runs import test_preferences
 
@@ -252,7 +254,7 @@ def test_rows_without_a_worse_answer_have_no_loss_of_it(run: RunDir, tmp_path: P
     assert {row["rejected_nll"] for row in answer(tmp_path, job(run))} == {None}
 
 
-def test_preference_run_ranks_held_out_pairs_better(tmp_path: Path) -> None:
+def test_preference_run_gains_the_margin_that_it_was_trained_for(tmp_path: Path) -> None:
     # The longer answers are the better ones: the base model finds all of them less likely.
     pairs = [
         row | {"chosen": row["rejected"], "rejected": row["chosen"]}
@@ -270,8 +272,13 @@ def test_preference_run_ranks_held_out_pairs_better(tmp_path: Path) -> None:
         told.append(
             [RowResult.model_validate(row).to_row() for row in answer(tmp_path / name, asked)]
         )
-    compared = statistics.compare(EVALUATION_METRICS["ranking"], *told)
+    compared = statistics.compare(EVALUATION_METRICS["preference_margin"], *told)
 
-    assert metrics.primary(told[1]).key == "ranking"
+    assert metrics.primary(told[1]).key == "preference_margin"
     assert compared is not None
-    assert (compared.first, compared.second) == (0, 1)
+    assert compared.is_clear
+    # DPO's reward is beta times what the margin has gained: arXiv:2305.18290, equation 6.
+    gained = tiny.metric_values(trained, "eval_reward_margin")[-1]
+    recipe = load_recipe(trained)
+    assert isinstance(recipe, DPORecipe)
+    assert compared.difference == pytest.approx(gained / recipe.preference.beta, rel=1e-3)

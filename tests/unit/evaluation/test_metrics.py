@@ -23,7 +23,8 @@ def rows_with(*references: str, nll: float | None = None) -> list[AnsweredRow]:
 def test_metrics_are_in_display_order() -> None:
     assert list(EVALUATION_METRICS) == [
         *("exact", "exact_relaxed", "contains", "number", "token_f1", "rouge_l", "chrf", "bleu"),
-        *("json_valid", "json_schema", "json_equal", "loss", "bits_per_byte", "ranking"),
+        *("json_valid", "json_schema", "json_equal", "loss", "bits_per_byte"),
+        *("preference_margin", "ranking"),
         *("cut_off", "empty", "repeats", "answer_tokens"),
         *("right_label", "macro_f1", "micro_f1"),
         *("entity_f1", "entity_precision", "entity_recall", "preferred"),
@@ -107,7 +108,8 @@ def test_preferences_are_ranked() -> None:
         for row, worse in zip(rows_with("yes", "no", "well", nll=1.0), (2.0, 0.5, 3.0), strict=True)
     ]
 
-    assert primary(rows).key == "ranking"
+    assert primary(rows).key == "preference_margin"
+    assert statistics.value(primary(rows), rows) == pytest.approx((1 - 0.5 + 2) / 3)
     assert statistics.value(EVALUATION_METRICS["ranking"], rows) == pytest.approx(2 / 3)
 
 
