@@ -1,12 +1,13 @@
 """Evaluate a run in a browser, with the real worker and real models."""
 
+import json
 import re
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.live_studio import Studio, get_run, submit_run
+from tests.support.live_studio import QUICK, Studio, get_run, submit_run
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -55,3 +56,25 @@ def test_finished_run_is_evaluated_by_itself(
     expect(line).to_contain_text(re.compile("Better|Worse|Changed|No clear difference"))
     metrics = get_run(studio, number)["metrics"]
     assert {"evaluation_exact_share", "evaluation_loss"} <= set(metrics)
+
+
+def test_classifier_is_compared_with_a_rule(page: Page, studio: Studio) -> None:
+    rows = [
+        {"text": f"{'Good' if number % 3 else 'Bad'} day {number}", "label": f"{number % 3 > 0}"}
+        for number in range(60)
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    studio.api.post("/datasets", files={"file": ("days.jsonl", content)}).raise_for_status()
+    recipe = QUICK | {"method": "classify", "dataset": "days", "samples": {}}
+    answer = studio.api.post("/runs", json={"name": "days", "recipe": recipe})
+    number = answer.raise_for_status().json()["id"]
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded")
+    page.goto(f"/runs/{number}")
+    page.get_by_role("link", name="Evaluate it").click()
+    page.get_by_label("Number of rows").fill("12")
+    page.get_by_role("button", name="Evaluate").click()
+
+    expect(page.locator("#verdict-title")).to_contain_text("right labels")
+    expect(page.get_by_text("Rule: always the most common labels")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Rule")).to_have_count(2)
+    expect(page.get_by_role("row", name=re.compile("^Macro F1"))).to_be_visible()
