@@ -26,8 +26,8 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationMetric:
-    """What a metric means, and how it is computed."""
+class Metric:
+    """What a metric means, and how sums of statistics give its value."""
 
     key: str
     title: str
@@ -40,6 +40,14 @@ class EvaluationMetric:
     """How a sentence writes its value."""
     is_binary: bool = False
     """Whether each row is counted or not."""
+    aggregate: Callable[[Sequence[float]], float] = text_scores.ratio
+    """Returns the value from the sums of the rows' statistics; NaN if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationMetric(Metric):
+    """A metric of what models answer to rows."""
+
     needs_reference: bool = True
     kind: AnswerKind = "text"
     """What kind of answers it measures."""
@@ -47,8 +55,6 @@ class EvaluationMetric:
     """What a row contributes; None if it does not count."""
     prepare: Callable[[Sequence[AnsweredRow]], RowStatistics] | None = None
     """Returns `row_statistics` for rows, if what one contributes depends on all of them."""
-    aggregate: Callable[[Sequence[float]], float] = text_scores.ratio
-    """Returns the value from the sums of the rows' statistics; NaN if there is none."""
     signature: Callable[[Sequence[AnsweredRow]], str]
     """Returns how exactly it is computed: only values with equal signatures compare."""
 

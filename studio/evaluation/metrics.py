@@ -146,6 +146,11 @@ def _primary_of_kind(rows: Sequence[AnsweredRow]) -> EvaluationMetric:
     return next(metric for metric in READING_METRICS if metric.kind == kind)
 
 
+def are_short(references: Iterable[str]) -> bool:
+    """Whether references are so short that an answer can be expected to equal them."""
+    return median(len(split_words(text)) for text in references) <= _SHORT_WORDS
+
+
 def missing_reason(metric: EvaluationMetric) -> str:
     """Return why a metric cannot be computed on this machine; empty if it can."""
     if metric.key in {"chrf", "bleu"} and not text_scores.has_sacrebleu():

@@ -1,11 +1,12 @@
 """How sure a score is, and whether two models differ by more than chance."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TypeVar
 
-from studio.evaluation.evaluation_metric import EvaluationMetric
+from studio.evaluation.evaluation_metric import EvaluationMetric, Metric
 from studio.evaluation.rows import AnsweredRow
 
 Z = NormalDist().inv_cdf(0.975)
@@ -19,6 +20,9 @@ MIN_DIFFERING = 6
 has a probability of 6 %."""
 
 MAX_ROWS_NEEDED = 100_000
+
+Row = TypeVar("Row", int, str)
+"""What names a row: its position, or its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,12 @@ def value(metric: EvaluationMetric, rows: Sequence[AnsweredRow]) -> float:
 
 def measure(metric: EvaluationMetric, rows: Sequence[AnsweredRow]) -> Figure | None:
     """Return the value of a metric with its interval; None if no row counts."""
-    statistics = list(_statistics(metric.over(rows), rows).values())
+    return measure_statistics(metric, _statistics(metric.over(rows), rows))
+
+
+def measure_statistics(metric: Metric, rows: Mapping[Row, tuple[float, ...]]) -> Figure | None:
+    """Do the same with what each row contributes."""
+    statistics = list(rows.values())
     value = _value(metric, statistics)
     if not math.isfinite(value):
         return None
@@ -90,7 +99,16 @@ def compare(
     Statistical Significance Tests for Machine Translation Evaluation (2004).
     """
     metric = metric.over([*first, *second])
-    sides = _statistics(metric, first), _statistics(metric, second)
+    return compare_statistics(metric, _statistics(metric, first), _statistics(metric, second))
+
+
+def compare_statistics(
+    metric: Metric,
+    first: Mapping[Row, tuple[float, ...]],
+    second: Mapping[Row, tuple[float, ...]],
+) -> Comparison | None:
+    """Do the same with what each row contributes; rows are paired by name."""
+    sides = first, second
     shared = [position for position in sides[0] if position in sides[1]]
     before, after = ([side[position] for position in shared] for side in sides)
     values = _value(metric, before), _value(metric, after)
@@ -174,7 +192,7 @@ def _statistics(
     return {position: one for position, one in statistics if one is not None}
 
 
-def _value(metric: EvaluationMetric, statistics: Sequence[tuple[float, ...]]) -> float:
+def _value(metric: Metric, statistics: Sequence[tuple[float, ...]]) -> float:
     """Return the value of a metric; NaN without rows."""
     if not statistics:
         return math.nan
@@ -182,7 +200,7 @@ def _value(metric: EvaluationMetric, statistics: Sequence[tuple[float, ...]]) ->
 
 
 def _difference_interval(
-    metric: EvaluationMetric,
+    metric: Metric,
     before: Sequence[tuple[float, ...]],
     after: Sequence[tuple[float, ...]],
     difference: float,

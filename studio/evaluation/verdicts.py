@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from studio.evaluation.evaluation_metric import UNIT_DIGITS, EvaluationMetric
+from studio.evaluation.evaluation_metric import UNIT_DIGITS, Metric
 from studio.evaluation.statistics import MAX_CHANCE, Comparison, Figure
 from studio.metrics import format_value, with_minus
 
@@ -13,7 +13,7 @@ _WHOLE_POINTS = 10
 """Differences of shares of so many points are written without decimals."""
 
 
-def direction(metric: EvaluationMetric, comparison: Comparison) -> Direction:
+def direction(metric: Metric, comparison: Comparison) -> Direction:
     """Return whether the second model is better, as far as the rows show."""
     if not comparison.is_clear:
         return "unclear"
@@ -22,9 +22,7 @@ def direction(metric: EvaluationMetric, comparison: Comparison) -> Direction:
     return "better" if (comparison.difference > 0) == (metric.better == "higher") else "worse"
 
 
-def verdict(
-    metric: EvaluationMetric, before: Figure, after: Figure, comparison: Comparison | None
-) -> str:
+def verdict(metric: Metric, before: Figure, after: Figure, comparison: Comparison | None) -> str:
     """Return what the rows that both models answered show."""
     if comparison is None:
         return "No row has answers that count from both models, so there is no verdict."
@@ -34,7 +32,7 @@ def verdict(
     return sentence
 
 
-def _verdict(metric: EvaluationMetric, comparison: Comparison) -> str:
+def _verdict(metric: Metric, comparison: Comparison) -> str:
     if comparison.n == 1:
         return "One row is too few for a verdict."
     rows = f"{comparison.n:,}"
@@ -66,7 +64,7 @@ def _left_out(rows: int) -> str:
     return f"{rows:,} rows that count for one model only are left out."
 
 
-def format_figure(metric: EvaluationMetric, value: float) -> str:
+def format_figure(metric: Metric, value: float) -> str:
     """Format the value of a metric, without its unit."""
     if metric.unit == "share":
         return format_value(value, "_share")
@@ -75,12 +73,12 @@ def format_figure(metric: EvaluationMetric, value: float) -> str:
     return with_minus(f"{value:.{UNIT_DIGITS[metric.unit]}f}")
 
 
-def write(metric: EvaluationMetric, value: float) -> str:
+def write(metric: Metric, value: float) -> str:
     """Write the value of a metric with what it is: 58 % exact answers."""
     return metric.phrase.replace("{value}", format_figure(metric, value))
 
 
-def _reach(metric: EvaluationMetric, low: float, high: float) -> str:
+def _reach(metric: Metric, low: float, high: float) -> str:
     if metric.unit == "share":
         return f"by {_points(low)} to {_points(high)} points"
     least, most = format_figure(metric, low), format_figure(metric, high)
