@@ -1,0 +1,1 @@
+"""Benchmarks: lm-eval measures a model in a process of its own."""
