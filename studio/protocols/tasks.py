@@ -38,6 +38,12 @@ class TaskDefinition:
 
 TASK_DEFINITIONS = {
     "build": TaskDefinition("studio.runner.tasks.build_dataset:build", "Processing a dataset"),
+    "benchmark": TaskDefinition(
+        "studio.runner.tasks.benchmarks.benchmark:benchmark",
+        "Running a benchmark",
+        needs_device=True,
+        secrets={"hub": ("hub_token",)},
+    ),
     "calibrate": TaskDefinition(
         "studio.runner.tasks.calibrate:calibrate", "Training a few steps", needs_device=True
     ),

@@ -101,7 +101,7 @@ class LoadedBase:
     def _add_adapter(self, request: GenerationRequest, name: str) -> None:
         """Add an untrained adapter as the recipe describes it; a checkpoint has its weights."""
         adapter = _ADAPTER.validate_python(request.lora)
-        texts = _changed_options(request).new_token_texts
+        texts = changed_options(request).new_token_texts
         tokens = _load_tokenizer(request).convert_tokens_to_ids([*texts])
         config = loader.adapter_config(adapter, self.model, tokens)
         assert config is not None  # noqa: S101 -- only for a full fine-tune
@@ -155,7 +155,7 @@ class ModelCache:
             gc.collect()  # There may not be enough memory for two models.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self._base = base = LoadedBase(key, _load_model(request))
+            self._base = base = LoadedBase(key, load_base_model(request))
         return base
 
 
@@ -225,8 +225,8 @@ def _base_key(request: GenerationRequest) -> BaseKey:
         weights,
         _weights_mtime(weights or request.model),
         _head_folder(request),
-        _changed_options(request),
-        _base_formats(request),
+        changed_options(request),
+        base_formats(request),
     )
 
 
@@ -237,23 +237,23 @@ def _peft_type(request: GenerationRequest) -> str:
     return str(request.lora.get("kind", "lora")).upper()
 
 
-def _load_model(request: GenerationRequest) -> PreTrainedModel:
+def load_base_model(request: GenerationRequest) -> PreTrainedModel:
     """Load a model in its own format; without a GPU in float32, the fastest format on a CPU.
 
     If an adapter was trained on a rounded or quantised base, load the base in the same way.
     """
     on_gpu = torch.cuda.is_available()
-    precision, base_dtype = _base_formats(request)
+    precision, base_dtype = base_formats(request)
     if base_dtype:
         mode = next(candidate for candidate in PRECISIONS.values() if candidate.name == precision)
         adapter = Lora.model_validate({"base_dtype": base_dtype})
-        model = adapter_base.load(_base_source(request), mode, adapter, is_wide=not on_gpu)
+        model = adapter_base.load(base_source(request), mode, adapter, is_wide=not on_gpu)
         # Upstream has already placed a quantised model on its device and cannot move it.
         return model.eval() if adapter.quantised else _move_to_device(model)
     weights = _base_weights(request)
     if weights:
         _verify_weights(Path(weights))
-    source = _base_source(request)
+    source = base_source(request)
     config = adapter_base.load_config(source)
     dtype = weight_formats.main_format(request.model, config) if on_gpu else "float32"
     model = loader.load_model(request.model, config, dtype, code=request.code)
@@ -263,8 +263,9 @@ def _load_model(request: GenerationRequest) -> PreTrainedModel:
     return _move_to_device(model)
 
 
-def _base_source(request: GenerationRequest) -> adapter_base.BaseSource:
-    head, options = _head_folder(request), _changed_options(request)
+def base_source(request: GenerationRequest) -> adapter_base.BaseSource:
+    """Return where the base of a request's model is, and what its run changed of it."""
+    head, options = _head_folder(request), changed_options(request)
     return adapter_base.BaseSource(
         name=request.model,
         code=request.code,
@@ -274,7 +275,7 @@ def _base_source(request: GenerationRequest) -> adapter_base.BaseSource:
     )
 
 
-def _changed_options(request: GenerationRequest) -> ModelOptions:
+def changed_options(request: GenerationRequest) -> ModelOptions:
     """Return the model section of a recipe, without what other models of a base may differ in."""
     options = ModelOptions.model_validate(request.options)
     return options.model_copy(update={"attention": "automatic"})
@@ -295,7 +296,8 @@ def _move_to_device(model: PreTrainedModel) -> PreTrainedModel:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def _base_formats(request: GenerationRequest) -> tuple[str, str]:
+def base_formats(request: GenerationRequest) -> tuple[str, str]:
+    """Return precision and format of a base that is rounded or quantised; empty for others."""
     is_changed = request.base_dtype not in ("", "native", "float32")
     return (request.precision, request.base_dtype) if is_changed else ("", "")
 

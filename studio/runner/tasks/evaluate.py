@@ -116,9 +116,13 @@ def choose_rows(job: EvaluationJob) -> list[TrainingRow]:
         rows = read_rows(job.validation, "validation", with_bad=job.with_bad)
     elif not job.is_whole:
         _training, rows = split_rows(rows, job.validation_share, job.seed)
-    good = [row for row in rows if not is_rated_bad(row)]
-    chosen = random.Random(0).sample(range(len(good)), min(job.rows, len(good)))  # noqa: S311 -- no secret
-    return [good[index] for index in sorted(chosen)]
+    return draw_rows([row for row in rows if not is_rated_bad(row)], job.rows)
+
+
+def draw_rows(rows: Sequence[TrainingRow], count: int) -> list[TrainingRow]:
+    """Return so many rows in their order, chosen evenly at random, always the same."""
+    chosen = random.Random(0).sample(range(len(rows)), min(count, len(rows)))  # noqa: S311 -- no secret
+    return [rows[index] for index in sorted(chosen)]
 
 
 def _load_template(
