@@ -5,10 +5,11 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import accounts, evaluations, feedback, outbox, summaries, tables, tasks
+from studio.db import accounts, benchmarks, evaluations, feedback, outbox, summaries, tables, tasks
 
 TABLES = (
     accounts.Account,
+    benchmarks.Benchmark,
     evaluations.Evaluation,
     feedback.Feedback,
     outbox.Delivery,

@@ -23,7 +23,7 @@ from studio.protocols.tasks import FILES_DIR, TASK_DEFINITIONS, TaskDir, TaskSpe
 from studio.recipe.exports import ExportSpec
 from studio.services.accounts import secrets
 from studio.services.datasets import token_stats
-from studio.services.evaluations import answer_sets
+from studio.services.evaluations import answer_sets, score_sets
 from studio.services.exports import exports
 from studio.services.queue import concurrent_exports, task_results
 from studio.services.storage import atomic_dirs
@@ -427,6 +427,7 @@ class TaskScheduler:
         with self.isolation.step("tidy"), unit_of_work(self.tasks.engine) as db:
             token_stats.cleanup(db)
             answer_sets.delete_unused(db)
+            score_sets.delete_unused(db)
             tasks.cleanup(db, self.tasks.settings.tasks)
 
     def follow(self) -> None:

@@ -42,6 +42,9 @@ class AnswerProgress:
     """Why it failed, and what to do."""
 
 
+FINISHED = AnswerProgress(status=TaskStatus.SUCCEEDED, share=1.0)
+
+
 def get_or_create(
     db: Session,
     model: str,
@@ -62,9 +65,9 @@ def get_or_create(
         "has_expected": job.has_expected,
         "max_length": job.max_length,
         "max_new_tokens": job.max_new_tokens,
-        "versions": {name: hardware.package_versions().get(name, "") for name in _LIBRARIES},
+        "versions": library_versions(),
     }
-    key = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
+    key = checksum(made_by)
     answer_set = db.exec(select(AnswerSet).where(AnswerSet.key == key)).first()
     if answer_set is None:
         answer_set = AnswerSet(key=key, model=model, made_by=made_by)
@@ -89,6 +92,16 @@ def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:
         run.metrics = {**run.metrics, **result["metrics"]}
     # The rows are kept in a table of their own.
     task.result = {"answers": len(rows)}
+
+
+def checksum(made_by: Mapping[str, Any]) -> str:
+    """Return what is equal for results that equal things have made."""
+    return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that decide what a model answers."""
+    return {name: hardware.package_versions().get(name, "") for name in _LIBRARIES}
 
 
 def load_answers(db: Session, answer_set_id: int) -> Sequence[Answer]:
@@ -117,7 +130,7 @@ def to_row(answer: Answer, kind: AnswerKind) -> AnsweredRow:
 def find_progress(db: Session, answer_set: AnswerSet) -> AnswerProgress:
     """Return how far the answering has come."""
     if answer_set.finished_at is not None:
-        return AnswerProgress(status=TaskStatus.SUCCEEDED, share=1.0)
+        return FINISHED
     return task_progress(db, KIND, _subject(answer_set))
 
 

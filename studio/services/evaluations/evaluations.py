@@ -81,7 +81,7 @@ def create(db: Session, settings: Settings, run_id: int, request: EvaluationRequ
     """
     run = runs.get(db, run_id)
     folder = RunDir(settings.runs / str(run_id))
-    _require_model(run, folder)
+    require_model(run, folder)
     spec = served_models.read_job_spec(run, folder)
     rows = (
         _dataset_rows(db, settings, run, request.dataset, spec)
@@ -184,7 +184,7 @@ def refusal(run: Run) -> tuple[str, str]:
     return "", ""
 
 
-def _require_model(run: Run, folder: RunDir) -> None:
+def require_model(run: Run, folder: RunDir) -> None:
     message, hint = refusal(run)
     if message:
         raise ConflictError(message, hint=hint)

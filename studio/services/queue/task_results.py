@@ -12,7 +12,7 @@ from studio.db.tasks import Task
 from studio.errors import StudioError
 from studio.protocols.events import Failed
 from studio.services.datasets import data_quality, dataset_builds, import_sources
-from studio.services.evaluations import answer_sets, judgements
+from studio.services.evaluations import answer_sets, judgements, score_sets
 from studio.services.models import downloads
 from studio.services.openai import fine_tuning_jobs
 from studio.services.tasks import tasks
@@ -33,6 +33,7 @@ END_HANDLERS: dict[str, EndHandler] = {
     data_quality.KIND: data_quality.on_task_end,
     "fetch": import_sources.on_task_end,
     answer_sets.KIND: answer_sets.on_task_end,
+    score_sets.KIND: score_sets.on_task_end,
     **dict.fromkeys(judgements.KINDS.values(), judgements.on_task_end),
 }
 
