@@ -21,6 +21,7 @@ from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
 from studio.web.api.runs import (
+    benchmarks,
     evaluations,
     event_streams,
     judgements,
@@ -112,6 +113,7 @@ API = (
     runs.table_router,
     run_results.samples_router,
     run_results.exports_router,
+    benchmarks.router,
     evaluations.router,
     judgements.router,
     predictions.router,

@@ -257,6 +257,8 @@ ROUTE_PERMISSIONS = {
     "/api/v1/runs/{run_id}/events": "GET read",
     "/api/v1/runs/{run_id}/hardware": "GET read",
     "/api/v1/runs/{run_id}/predict": "POST submit",
+    "/api/v1/runs/{run_id}/benchmarks": "GET read, POST submit",
+    "/api/v1/runs/{run_id}/benchmarks/{benchmark_id}": "GET read, DELETE manage",
     "/api/v1/runs/{run_id}/evaluations": "GET read, POST submit",
     "/api/v1/runs/{run_id}/evaluations/{evaluation_id}": "GET read, DELETE manage",
     "/api/v1/runs/{run_id}/evaluations/{evaluation_id}/rows": "GET read",
