@@ -50,6 +50,9 @@ ACTIONS = {
     "/runs/{run_id}/resume": "POST /runs/{run_id}/resume",
     "/runs/{run_id}/retry": "POST /runs/{run_id}/retry",
     "/runs/{run_id}/restart": "POST /runs/{run_id}/retry",
+    "/runs/{run_id}/benchmarks": "POST /runs/{run_id}/benchmarks",
+    "/runs/{run_id}/benchmarks/{benchmark_id}/delete": "DELETE "
+    "/runs/{run_id}/benchmarks/{benchmark_id}",
     "/runs/{run_id}/evaluations": "POST /runs/{run_id}/evaluations",
     "/runs/{run_id}/evaluations/{evaluation_id}/delete": "DELETE "
     "/runs/{run_id}/evaluations/{evaluation_id}",

@@ -19,7 +19,7 @@ from studio.services.samples import sample_diff
 from studio.settings import Settings
 from studio.web.http.deps import DB, Config
 from studio.web.rendering.render import block, redirect
-from studio.web.runs import row_feedback
+from studio.web.runs import benchmarks_section, row_feedback
 from studio.web.runs.run_frame import tab_page
 
 router = APIRouter(include_in_schema=False)
@@ -106,6 +106,7 @@ def _context(db: Session, settings: Settings, run: Run, view: EvaluationView) ->
         "datasets": datasets.list_with_rows(db, evaluations.readable_kinds(run)),
         "orders": ORDERS,
         "view": view,
+        **benchmarks_section.context(db, run),
         **(_chosen_context(db, chosen, view) if chosen else {}),
         **(row_feedback.row_context(db, settings, run, chosen) if chosen else {}),
         **(_judged_context(db, settings, chosen) if chosen else {}),

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from studio.web.runs import (
     answers_tab,
+    benchmarks_section,
     charts_tab,
     details_tab,
     evaluation_tab,
@@ -20,6 +21,7 @@ _PARTS = (
     charts_tab,
     answers_tab,
     evaluation_tab,
+    benchmarks_section,
     judgements_page,
     numerics_tab,
     files_tab,

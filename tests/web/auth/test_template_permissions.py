@@ -29,6 +29,8 @@ from studio.protocols.run_dir import RunDir
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services import experiments
 from studio.services.datasets import versions
+from studio.services.evaluations import benchmarks
+from studio.services.evaluations.benchmarks import BenchmarkRequest
 from studio.services.exports import exports
 from studio.services.feedback import feedback
 from studio.services.feedback.feedback import NewFeedback
@@ -58,6 +60,7 @@ LOOKED_AT = (
     *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7, 8))),
     *("/runs/5/evaluation", "/runs/5/parts/evaluation", "/feedback"),
     *("/runs/5/parts/judgements?number=1", "/runs/5/evaluations/1/vote"),
+    "/runs/5/parts/benchmarks",
     "/runs/5/evaluation?left=1&version=2&before=1",
     *("/runs/4/answers", "/runs/5/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
     *("/runs/4/words", "/new", "/experiments/1", "/experiments/9"),
@@ -145,6 +148,7 @@ def _export(db: Session, settings: Settings) -> None:
     evaluated_runs.lay_out(db, settings, db.get_one(Run, 5))
     evaluation = evaluated_runs.evaluate(db, settings, 5, ["No."], ["Yes."], ["Yes."])
     evaluated_runs.judge(db, settings, evaluation, [("B", "A")])
+    benchmarks.create(db, settings, 5, BenchmarkRequest(dataset="starter"))
     files = RunDir(settings.runs / "5").export(task.id or 0).files
     files.mkdir(parents=True)
     (files / "README.md").write_text("# A card\n", encoding="utf-8")
@@ -333,6 +337,7 @@ CHANGES = {
     *("/experiments/{experiment_id}/runs", "/models/download", "/models/{model_id}/remove"),
     *("/new", "/new/sweep", "/queue/loaded/stop", "/queue/{run_id}/cancel"),
     *("/queue/{run_id}/hold", "/queue/{run_id}/move", "/queue/{run_id}/priority"),
+    *("/runs/{run_id}/benchmarks", "/runs/{run_id}/benchmarks/{benchmark_id}/delete"),
     *("/runs/{run_id}/evaluations", "/runs/{run_id}/evaluations/{evaluation_id}/delete"),
     "/runs/{run_id}/evaluations/{evaluation_id}/judgements",
     "/runs/{run_id}/evaluations/{evaluation_id}/judgements/{judgement_id}/delete",
