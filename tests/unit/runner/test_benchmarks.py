@@ -192,6 +192,7 @@ def test_rows_are_measured_offline_and_suites_with_the_hub(
     assert (online["HF_ENDPOINT"], online["HF_TOKEN"]) == (HUB, "hf_secret")
     assert "STUDIO_HUB_TOKEN" not in online
     assert Path(online["HF_HUB_CACHE"]).is_relative_to(settings.cache)
+    assert Path(online["NLTK_DATA"]).is_dir()
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def results(folder: Path, samples: Mapping[str, list[dict[str, Any]]], **figures
         "versions": {"mmlu": 2, "mmlu_law": 1.0},
         "n-shot": {"mmlu_law": 0},
         "lm_eval_version": "0.4.13",
-        "chat_template_sha": "ab",
+        "git_hash": None,
     }
     (made / "results_2026-11-26T10-00-00.1.json").write_text(json.dumps(told | figures))
     for task, rows in samples.items():
@@ -301,10 +302,10 @@ def test_rows_of_all_parts_of_a_suite_are_read(tmp_path: Path) -> None:
         task: [{"doc_id": number, "target": "A", "acc": right} for number, right in enumerate(one)]
         for task, one in {"mmlu_law": (1.0, 0.0), "mmlu_art_history": (1.0,)}.items()
     }
-    groups = {"mmlu": {"acc,none": 2 / 3, "acc_stderr,none": 0.25}}
+    groups = {"mmlu_stem": {}, "mmlu": {"acc,none": 2 / 3, "acc_stderr,none": 0.25}}
     folder = results(tmp_path, samples, groups=groups)
 
-    told = harness_results.read(folder, SUITES["mmlu"].metrics, "float32")
+    told = harness_results.read(folder, "mmlu", SUITES["mmlu"].metrics, model(None))
 
     scores = told.scores["accuracy"]
     assert scores.stderr == 0.25
@@ -313,7 +314,7 @@ def test_rows_of_all_parts_of_a_suite_are_read(tmp_path: Path) -> None:
         "mmlu_law 0": (1.0, 1.0),
         "mmlu_law 1": (0.0, 1.0),
     }
-    assert told.signature == "version:1.0+2|examples:0|chat:yes|lm-eval:0.4.13"
+    assert told.signature == "version:1.0+2|examples:0|chat:no|lm-eval:0.4.13"
 
 
 def test_filters_of_an_answer_are_told_apart(tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ def test_filters_of_an_answer_are_told_apart(tmp_path: Path) -> None:
     ]
     folder = results(tmp_path, {"gsm8k": both}, results={"gsm8k": {}})
 
-    told = harness_results.read(folder, SUITES["gsm8k"].metrics, "float32").scores
+    told = harness_results.read(folder, "gsm8k", SUITES["gsm8k"].metrics, model(None)).scores
 
     assert {key: one.rows for key, one in told.items()} == {
         "number": {"gsm8k 0": (1.0, 1.0)},
@@ -340,7 +341,7 @@ def test_instructions_are_counted_one_by_one(tmp_path: Path) -> None:
     }
     folder = results(tmp_path, {"ifeval": [row]}, results={"ifeval": {}})
 
-    told = harness_results.read(folder, SUITES["ifeval"].metrics, "float32").scores
+    told = harness_results.read(folder, "ifeval", SUITES["ifeval"].metrics, model(None)).scores
 
     assert told["prompts_followed"].rows == {"ifeval 0": (0.0, 1.0)}
     assert told["instructions_followed"].rows == {"ifeval 0": (2.0, 3.0)}
@@ -354,16 +355,23 @@ def test_rows_without_finite_scores_are_left_out(tmp_path: Path) -> None:
     figures = {"studio_rows": {"bits_per_byte_stderr,none": float("nan")}}
     folder = results(tmp_path, {"studio_rows": rows}, results=figures)
 
-    told = harness_results.read(folder, [ROW_METRICS["texts"]], "float32").scores["bits_per_byte"]
+    told = harness_results.read(folder, "studio_rows", [ROW_METRICS["texts"]], model(None)).scores[
+        "bits_per_byte"
+    ]
 
     assert told.rows == {"studio_rows 1": pytest.approx((8.0, 4.0))}
     assert told.stderr is None
 
 
+def test_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="has not scored any row"):
+        harness_results.read(tmp_path, "piqa", SUITES["piqa"].metrics, model(None))
+
+
 def test_suite_without_rows_is_refused(tmp_path: Path) -> None:
     folder = results(tmp_path, {"piqa": []}, results={"piqa": {}})
     with pytest.raises(UnavailableError, match="has not scored any row"):
-        harness_results.read(folder, SUITES["piqa"].metrics, "float32")
+        harness_results.read(folder, "piqa", SUITES["piqa"].metrics, model(None))
 
 
 def test_installed_lm_eval_has_every_suite_and_metric() -> None:

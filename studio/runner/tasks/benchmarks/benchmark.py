@@ -37,15 +37,17 @@ def measure(job: BenchmarkJob, work: Path, report: ReportProgress) -> BenchmarkR
     report("loading", None)
     model = harness_model.lay_out(job, work)
     gc.collect()  # lm-eval loads the model, too.
+    torch.cuda.empty_cache()
+    output = work / harness.OUTPUT
     if isinstance(job.source, SuiteSource):
         suite = SUITES[job.source.suite]
         config = suite_config(job.source, model)
         harness.run(work, config, harness.environment(work, Settings()), report)
-        return harness_results.read(work / harness.OUTPUT, suite.metrics, model.computed_in)
+        return harness_results.read(output, suite.name, suite.metrics, model)
     kind = row_tasks.write(job.source, model.template, work / "task")
     config = rows_config(model, work / "task")
     harness.run(work, config, harness.environment(work, None), report)
-    return harness_results.read(work / harness.OUTPUT, [ROW_METRICS[kind]], model.computed_in)
+    return harness_results.read(output, row_tasks.TASK, [ROW_METRICS[kind]], model)
 
 
 def suite_config(source: SuiteSource, model: HarnessModel) -> dict[str, Any]:

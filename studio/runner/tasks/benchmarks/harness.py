@@ -51,6 +51,8 @@ def environment(work: Path, settings: Settings | None) -> dict[str, str]:
     if settings is None:
         return public | _OFFLINE | {"HF_DATASETS_CACHE": str(work / "cache")}
     cache = settings.cache / "benchmarks"
+    # NLTK downloads only into a folder that exists.
+    (cache / "nltk").mkdir(parents=True, exist_ok=True)
     token = settings.hub_token.get_secret_value()
     return (
         public
