@@ -6,20 +6,18 @@ Neither a thread nor a session is held while a model generates, and a disconnect
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.errors import StudioError, UnavailableError
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
-from studio.protocols.tokenizer_service import PromptTokens
-from studio.protocols.tokenizer_service import TokenizerRequest as Row
-from studio.services.models import service_clients
 from studio.services.models.served_models import ServedModel
 from studio.services.openai import model_names
+from studio.web.api.openai import prompts
 from studio.web.api.openai.answers import Answers
 from studio.web.api.openai.chat_bodies import (
     ChatCompletionRequest,
@@ -33,9 +31,6 @@ from studio.web.http.errors import status_for
 router = APIRouter(prefix="/v1", tags=["openai"])
 
 T = TypeVar("T")
-
-_ANY_ROW = {"messages": [{"role": "user", "content": "?"}]}
-"""A conversation whose rendering shows which tokens end an answer."""
 
 
 @router.post("/chat/completions")
@@ -73,7 +68,7 @@ async def _respond(request: Request, options: GenerationOptions, *, is_chat: boo
 
 
 async def _build_request(request: Request, options: GenerationOptions) -> GenerationRequest:
-    """Look up the model; the tokenizer service renders the prompt: templates are untrusted."""
+    """Look up the model, and render the prompt."""
     state, settings = request.app.state, request.app.state.settings
 
     def found() -> ServedModel:
@@ -81,31 +76,8 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
             return model_names.resolve_served_model(db, settings.runs, options.model)
 
     async with state.seats.readers:
-        served_model = await run_in_threadpool(found)
-
-    def rendered(kind: Literal["prompt", "answer"], row: dict[str, Any]) -> PromptTokens:
-        request = Row(kind=kind, model=served_model.folder, row=row)
-        return service_clients.render_prompt(settings, request)
-
-    kind = "answer" if options.has_tools else options.kind
-    try:
-        prompt = await run_in_threadpool(rendered, kind, options.row)
-    except StudioError as error:
-        if not options.has_tools or isinstance(error, UnavailableError):
-            raise
-        hint = "Use a model whose chat template shows functions and their calls, or send no tools."
-        raise InvalidError(error.message, hint=hint, param="tools") from error
-    asked = served_model.fill_in(options.options, options.model, prompt)
-    if options.has_tools:
-        # The last turn is an example of a call; what is before it is the prompt.
-        start = prompt.places[0]
-        plain = await run_in_threadpool(rendered, "prompt", _ANY_ROW)
-        prompted, example = prompt.ids[:start], prompt.ids[start:]
-        return asked.model_copy(
-            update={"ids": prompted, "call_example": example, "stops": plain.stops}
-        )
-    if options.kind == "answer":
-        return asked.model_copy(update={"scored_from": prompt.places[0]})
+        served = await run_in_threadpool(found)
+    asked, _hash = await run_in_threadpool(prompts.build_request, settings, served, options)
     return asked
 
 

@@ -1,0 +1,64 @@
+"""A request of the OpenAI-compatible API as the inference service gets it: with its tokens."""
+
+from typing import Any, Literal
+
+from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.protocols.inference_service import GenerationRequest
+from studio.protocols.tokenizer_service import PromptTokens, TemplateSource, TokenizerRequest
+from studio.services.models import service_clients
+from studio.services.models.served_models import ServedModel
+from studio.settings import Settings
+from studio.web.api.openai.chat_bodies import GenerationOptions
+
+_ANY_ROW = {"messages": [{"role": "user", "content": "?"}]}
+"""A conversation whose rendering shows which tokens end an answer."""
+
+
+def build_request(
+    settings: Settings,
+    served: ServedModel,
+    options: GenerationOptions,
+    template: TemplateSource = "model",
+    answer_start: str = "",
+) -> tuple[GenerationRequest, str]:
+    """Return a request with its prompt, and the hash of the chat template that rendered it.
+
+    The tokenizer service renders it: templates are untrusted. `answer_start` is the beginning of
+    an answer that the model continues.
+
+    Raises:
+        InvalidError: The chat template cannot format the conversation or its functions.
+        UnavailableError: The tokenizer service is not available.
+
+    """
+
+    def rendered(kind: Literal["prompt", "answer"], row: dict[str, Any]) -> PromptTokens:
+        request = TokenizerRequest(
+            kind=kind,
+            model=served.folder,
+            row=row,
+            chat_template=template,
+            answer_start=answer_start,
+        )
+        return service_clients.render_prompt(settings, request)
+
+    kind = "answer" if options.has_tools else options.kind
+    try:
+        prompt = rendered(kind, options.row)
+    except StudioError as error:
+        if not options.has_tools or isinstance(error, UnavailableError):
+            raise
+        hint = "Use a model whose chat template shows functions and their calls, or send no tools."
+        raise InvalidError(error.message, hint=hint, param="tools") from error
+    asked = served.fill_in(options.options, options.model, prompt)
+    if options.has_tools:
+        # The last turn is an example of a call; what is before it is the prompt.
+        start = prompt.places[0]
+        added: dict[str, Any] = {
+            "ids": prompt.ids[:start],
+            "call_example": prompt.ids[start:],
+            "stops": rendered("prompt", _ANY_ROW).stops,
+        }
+    else:
+        added = {"scored_from": prompt.places[0]} if options.kind == "answer" else {}
+    return asked.model_copy(update=added), prompt.template_hash
