@@ -2,31 +2,32 @@
 
 import asyncio
 import json
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Le
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.errors import StudioError, UnavailableError
 from studio.evaluation import answer_rules
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
-from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.chat import chat_models, slot_wait
 from studio.services.chat.chat_models import ChatModel, Side
 from studio.services.chat.slot_wait import SlotWait
 from studio.services.models import loaded_model, service_clients
 from studio.services.models.service_clients import ResponseStream
 from studio.services.runs import runs
+from studio.web.api.openai import prompts
+from studio.web.api.openai.chat_responses import tool_call
+from studio.web.chat.prompt_requests import PromptRequest, ScoredAnswer
 from studio.web.http.event_hub import StreamSlot
 from studio.web.i18n import translation
 
@@ -35,76 +36,7 @@ router = APIRouter(include_in_schema=False)
 RETRY_SECONDS = 1.0
 """How often to ask for a slot while none is free."""
 
-MAX_MESSAGE_CHARS = 1_000_000
-"""Far more than a context holds; a longer prompt is refused by its number of tokens."""
-
-MAX_SEED = 2**53 - 1
-"""The largest integer that scripts of a page keep exactly."""
-
 NO_SLOT = "no_free_slot"
-
-ALTERNATIVES = 5
-"""How many of the likeliest tokens are wanted in the place of each token that is scored."""
-
-
-class ChatMessage(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    role: Literal["system", "user", "assistant"]
-    content: Annotated[str, Len(0, MAX_MESSAGE_CHARS)]
-
-
-class SamplingOptions(BaseModel):
-    """How an answer is generated. Everywhere the same defaults: what is most likely."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    temperature: Annotated[float, Ge(0), Le(2)] = 0
-    top_p: Annotated[float, Gt(0), Le(1)] = 1
-    max_tokens: Annotated[int, Ge(1), Le(4096)] = 256
-    seed: Annotated[int, Ge(0), Le(MAX_SEED)] | None = None
-    """If it is None and tokens are drawn at random, the studio chooses one."""
-    stop: Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 4)] = []
-    """Texts that end an answer and are not part of it."""
-
-
-class PromptRequest(SamplingOptions):
-    """What a model is asked."""
-
-    messages: Annotated[list[ChatMessage], Len(1, 1000)]
-    is_text: bool = False
-    """Whether the last message is a text to continue, without a chat template."""
-    expected: Annotated[str, Len(0, MAX_MESSAGE_CHARS)] = ""
-    answer_start: Annotated[str, Len(0, MAX_MESSAGE_CHARS)] = ""
-    """The beginning of an answer that was cut off, which the model continues."""
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The prompt as the tokenizer service takes it."""
-        if self.is_text:
-            return {"text": self.messages[-1].content}
-        return {"messages": [message.model_dump() for message in self.messages]}
-
-    def with_answer(self, answer: str) -> dict[str, Any]:
-        """Return the conversation with an answer, as the tokenizer service takes it."""
-        return {"messages": [*self.row["messages"], {"role": "assistant", "content": answer}]}
-
-    @property
-    def options(self) -> GenerationRequest:
-        seed = self.seed
-        if seed is None and self.temperature > 0:
-            seed = secrets.randbelow(2**32)
-        return GenerationRequest(
-            model="",
-            ids=[],
-            stops=[],
-            stop=self.stop,
-            most=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=seed,
-            is_turn=not self.is_text and not self.answer_start,
-        )
 
 
 class ChatSide(BaseModel):
@@ -116,12 +48,6 @@ class ChatSide(BaseModel):
 
 class AnswerRequest(PromptRequest, ChatSide):
     """What one of the two models of a run's chat is asked."""
-
-
-class ScoredAnswer(PromptRequest):
-    """A conversation, and an answer to it whose tokens are scored."""
-
-    answer: Annotated[str, Len(1, MAX_MESSAGE_CHARS)]
 
 
 class ChatScore(ScoredAnswer, ChatSide):
@@ -233,25 +159,16 @@ def build_request(request: Request, question: Question, scored: str = "") -> Gen
     With `scored`, nothing is generated: the tokens of this answer are scored.
     """
     state, asked = request.app.state, question.prompt
-    if not asked.messages[-1].content.strip():
-        raise InvalidError("The prompt is empty.", hint="Write something first.")
     with read_session(state.engine) as db:
         if wait := slot_wait.find_worker_wait(db):
             raise UnavailableError(wait.message, hint="Start one with `studio worker`.")
         model = question.find_model(db)
-    row = TokenizerRequest(
-        kind="answer" if scored else "prompt",
-        model=model.served.folder,
-        row=asked.with_answer(scored) if scored else asked.row,
-        chat_template=model.template,
-        answer_start="" if scored else asked.answer_start,
+    options = asked.to_options(model.name, scored)
+    start = "" if scored else asked.answer_start
+    sent, template_hash = prompts.build_request(
+        state.settings, model.served, options, model.template, start
     )
-    prompt = service_clients.render_prompt(state.settings, row)
-    sent = model.served.fill_in(asked.options, model.name, prompt)
-    if scored:
-        of_answer = {"most": 0, "scored_from": prompt.places[0], "top_logprobs": ALTERNATIVES}
-        sent = sent.model_copy(update=of_answer)
-    return Generation(sent, model, prompt.template_hash)
+    return Generation(sent, model, template_hash)
 
 
 def _read_state(request: Request) -> dict[str, Any]:
@@ -308,9 +225,17 @@ def _end_fields(answer: _Answer, end: GenerationEnd, asked: PromptRequest) -> di
         "tokens": end.tokens,
         "seconds": round(time.monotonic() - answer.began_at, 3),
         "is_cut": end.reason == "length",
-        "is_right": None if asked.is_text else answer_rules.is_correct(answer.text, asked.expected),
+        "is_right": _is_right(answer, end, asked),
         "computed_in": end.computed_in,
+        "calls": [tool_call(call) for call in end.calls],
     }
+
+
+def _is_right(answer: _Answer, end: GenerationEnd, asked: PromptRequest) -> bool | None:
+    """Return whether an answer is the expected one; None for texts, and before functions ran."""
+    if asked.is_text or end.calls:
+        return None
+    return answer_rules.is_correct(answer.text, asked.expected)
 
 
 def _source_fields(generation: Generation, computed_in: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from studio.protocols.inference_service import GenerationRequest, TokenScore
 from studio.services.models import service_clients
 from studio.settings import Settings
 from studio.web.chat import answer_stream
-from studio.web.chat.answer_stream import ChatScore, Question, ScoredAnswer
+from studio.web.chat.answer_stream import ChatScore, Question
+from studio.web.chat.prompt_requests import ScoredAnswer
 from studio.web.rendering.render import block
 
 router = APIRouter(include_in_schema=False)

@@ -14,19 +14,22 @@ from pydantic import ValidationError
 from studio.errors import InvalidError
 from studio.services.playground import model_choices
 from studio.services.playground.model_choices import ModelReference
-from studio.web.chat.answer_stream import SamplingOptions
+from studio.web.chat.prompt_requests import AnswerFormat, SamplingOptions
 
 MAX_COLUMNS = 4
 MAX_ADDRESS_CHARS = 4096
 """The longest address that the page offers to share; proxies and chats cut longer ones."""
 
+MAX_KEPT_CHARS = 32_000
+"""The longest address that the page gives itself, to survive a reload; servers take 64 KiB."""
+
 Fields = Mapping[str, Sequence[str]]
 
 
-class PageOptions(SamplingOptions):
+class PageOptions(SamplingOptions, AnswerFormat):
     """The settings of all columns, or of one."""
 
-    system: Annotated[str, Len(0, MAX_ADDRESS_CHARS)] = ""
+    system: Annotated[str, Len(0, MAX_KEPT_CHARS)] = ""
 
     @property
     def stop_lines(self) -> str:
@@ -35,7 +38,7 @@ class PageOptions(SamplingOptions):
 
 
 class _Prompt(PageOptions):
-    prompt: Annotated[str, Len(0, 2 * MAX_ADDRESS_CHARS)] = ""
+    prompt: Annotated[str, Len(0, MAX_KEPT_CHARS)] = ""
     mode: Literal["chat", "text"] = "chat"
 
 

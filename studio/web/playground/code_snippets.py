@@ -2,26 +2,26 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pprint import pformat
 from typing import Any
 
-from studio.web.chat.answer_stream import PromptRequest
 from studio.web.http.api_access import ApiAccess
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionCode:
-    """What a model is asked, by its name in the API."""
+    """What a model is asked, by its name in the API, and where the API is."""
 
     access: ApiAccess
-    model: str
-    asked: PromptRequest
+    body: Mapping[str, Any]
+    """As the API takes it."""
 
     @property
     def curl(self) -> str:
         # JSON strings do not span lines, so no line can be the heredoc's bare delimiter.
-        body = json.dumps(self._body, indent=2, ensure_ascii=False)
+        body = json.dumps(self.body, indent=2, ensure_ascii=False)
         return (
             f"curl --fail-with-body {shlex.quote(self._url)} \\\n{self.access.curl_lines}"
             "  --header 'Content-Type: application/json' --data @- <<'JSON'\n"
@@ -31,10 +31,12 @@ class QuestionCode:
     @property
     def openai(self) -> str:
         arguments = "".join(
-            f"    {name}={self._indented(value)},\n" for name, value in self._body.items()
+            f"    {name}={self._indented(value)},\n" for name, value in self.body.items()
         )
-        method = "completions.create" if self.asked.is_text else "chat.completions.create"
-        answer = "text" if self.asked.is_text else "message.content"
+        method = "chat.completions.create" if self._is_chat else "completions.create"
+        answer = "message.content" if self._is_chat else "text"
+        if "tools" in self.body:
+            answer = "message"
         return (
             f"{self.access.python_imports}from openai import OpenAI\n\n"
             f"client = OpenAI(base_url={self.access.root + '/v1'!r}, "
@@ -49,20 +51,9 @@ class QuestionCode:
 
     @property
     def _url(self) -> str:
-        path = "completions" if self.asked.is_text else "chat/completions"
+        path = "chat/completions" if self._is_chat else "completions"
         return f"{self.access.root}/v1/{path}"
 
     @property
-    def _body(self) -> dict[str, Any]:
-        asked = self.asked
-        prompt = {"prompt": asked.messages[-1].content}
-        messages = {"messages": [message.model_dump() for message in asked.messages]}
-        optional = {"stop": asked.stop, "seed": asked.seed}
-        return {
-            "model": self.model,
-            **(prompt if asked.is_text else messages),
-            "temperature": asked.temperature,
-            "top_p": asked.top_p,
-            "max_tokens": asked.max_tokens,
-            **{name: value for name, value in optional.items() if value not in (None, [])},
-        }
+    def _is_chat(self) -> bool:
+        return "messages" in self.body

@@ -22,7 +22,8 @@ from studio.services.playground.model_choices import ModelChoice, ModelReference
 from studio.services.playground.number_formats import FormatChoice
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.web.chat.answer_stream import PromptRequest, Question, ScoredAnswer, stream_answer
+from studio.web.chat.answer_stream import Question, stream_answer
+from studio.web.chat.prompt_requests import PromptRequest, ScoredAnswer
 from studio.web.chat.token_scores import show_scores
 from studio.web.http.api_access import access_for
 from studio.web.http.deps import DB, Config
@@ -98,6 +99,7 @@ def show(request: Request, db: DB, config: Config) -> Response:
         wait=slot_wait.find_wait(db),
         most=MAX_COLUMNS,
         max_address=address.MAX_ADDRESS_CHARS,
+        max_kept=address.MAX_KEPT_CHARS,
     )
 
 
@@ -169,7 +171,8 @@ def show_code(request: Request, config: Config, asked: PlaygroundQuestion) -> Re
     try:
         with read_session(request.app.state.engine) as db:
             model = _find_model(db, config, asked.model, asked.format)
-        code = QuestionCode(access_for(config, str(request.base_url)), model.name, asked)
+        access = access_for(config, str(request.base_url))
+        code = QuestionCode(access, asked.to_api(model.name))
     except StudioError as problem:
         error = problem
     return block(request, "playground/parts.html", "code", code=code, model=model, error=error)

@@ -137,7 +137,7 @@ def test_address_holds_models_settings_and_prompt(client: TestClient) -> None:
         ("model=run:1&max_tokens.1=0", "max_tokens.1 in this address has an invalid value"),
         ("stop=a&stop=b&stop=c&stop=d&stop=e", "stop in this address has an invalid value"),
         ("mode=sing", "mode in this address has an invalid value"),
-        ("system=" + "x" * 5000, "system in this address has an invalid value"),
+        ("system=" + "x" * 33_000, "system in this address has an invalid value"),
     ],
 )
 def test_wrong_address_is_explained(client: TestClient, query: str, message: str) -> None:

@@ -39,7 +39,7 @@ class Choice:
         self.tokens += chunk.tokens
         self.end = chunk.end
         if chunk.end is not None:
-            self.calls = [_call(call) for call in chunk.end.calls]
+            self.calls = [tool_call(call) for call in chunk.end.calls]
         if chunk.end is not None and self.is_score:
             changes = {"reason": "stop", "tokens": self.prefix_tokens}
             self.end = chunk.end.model_copy(update=changes)
@@ -123,7 +123,8 @@ class ResponseBuilder:
         }
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def tool_call(call: ToolCall) -> dict[str, Any]:
+    """Return a call as a message has it, with a new id."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 

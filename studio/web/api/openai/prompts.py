@@ -53,12 +53,10 @@ def build_request(
     asked = served.fill_in(options.options, options.model, prompt)
     if options.has_tools:
         # The last turn is an example of a call; what is before it is the prompt.
-        start = prompt.places[0]
-        added: dict[str, Any] = {
-            "ids": prompt.ids[:start],
-            "call_example": prompt.ids[start:],
-            "stops": rendered("prompt", _ANY_ROW).stops,
-        }
-    else:
-        added = {"scored_from": prompt.places[0]} if options.kind == "answer" else {}
-    return asked.model_copy(update=added), prompt.template_hash
+        start, plain = prompt.places[0], rendered("prompt", _ANY_ROW)
+        ids, example = prompt.ids[:start], prompt.ids[start:]
+        added: dict[str, Any] = {"ids": ids, "call_example": example, "stops": plain.stops}
+        return asked.model_copy(update=added), plain.template_hash
+    if options.kind == "answer":
+        asked = asked.model_copy(update={"scored_from": prompt.places[0]})
+    return asked, prompt.template_hash
