@@ -4,6 +4,7 @@
 import { phrase } from "../i18n/translations.js";
 import { ask } from "./answer_reader.js";
 import { collectFeedback } from "./feedback.js";
+import { listCalls, messagesOf, usesFunctions } from "./function_calls.js";
 import { begin, grow, report, show, waitFor, waitForPress } from "./reply.js";
 import { toggleScores } from "./token_scores.js";
 import { addReply, draw, follow, isAtEnd, name, replyOf, toggleEditor } from "./turn.js";
@@ -25,9 +26,10 @@ export function converse(root, { settings, isReady, isText, signal }) {
   listen(root.querySelector("[data-stop]"), "click", () => stop(chat));
   listen(root, "click", ({ target }) => press(chat, target));
   listen(root, "submit", (event) => {
-    if (!event.target.matches("[data-edited]")) return;
+    const act = event.target.matches("[data-edited]") ? sendAgain : event.target.matches("[data-results]") && sendResults;
+    if (!act) return;
     event.preventDefault();
-    sendAgain(chat, event.target);
+    act(chat, event.target);
   });
   listen(root, "keydown", (event) => {
     if (event.target.matches("[data-new-prompt]")) sendOnEnter(event);
@@ -104,12 +106,16 @@ function order(chat, shown) {
 async function answer(chat, turn, asked, start = {}) {
   const busy = new AbortController();
   setBusy(chat, busy);
+  const begun = asked.map(({ key }) => ({
+    ...{ text: start.text ?? "", calls: [], end: start.end, sources: start.sources ?? [] },
+    before: start.before ?? shownVersion(turn, key)?.before ?? [],
+  }));
   asked.forEach(({ key }, index) => {
     const before = asked[index - 1]?.title;
-    begin(replyOf(turn.element, key), start.text ?? "", before && phrase("Waits for the answer of {name}", { name: before }));
+    begin(replyOf(turn.element, key), begun[index], before && phrase("Waits for the answer of {name}", { name: before }));
   });
-  for (const column of asked) {
-    const version = { text: start.text ?? "", end: start.end, sources: start.sources ?? [] };
+  for (const [index, column] of asked.entries()) {
+    const version = begun[index];
     if (busy.signal.aborted) version.isStopped = true;
     else await answerOne(chat, turn, column, version, start, busy.signal);
     chat.memory = column.memory;
@@ -124,7 +130,7 @@ async function answer(chat, turn, asked, start = {}) {
 
 async function answerOne(chat, turn, { key }, version, start, signal) {
   const { body, system } = chat.settings(key);
-  const messages = messagesFor(chat, turn, key, system);
+  const messages = messagesFor(chat, turn, key, system, version.before);
   const sent = { ...body, messages, is_text: chat.isText(), expected: turn.expected, answer_start: version.text };
   if (start.isNew) sent.seed = null;
   version.asked = sent;
@@ -134,7 +140,7 @@ async function answerOne(chat, turn, { key }, version, start, signal) {
     await ask(chat.root.dataset.send, sent, signal, (event) => {
       const stays = isAtEnd();
       if (event.error) version.problem = event.error;
-      else if (event.end) version.end = total(event.end, start);
+      else if (event.end) Object.assign(version, { end: total(event.end, start), calls: event.end.calls });
       else if (event.text !== undefined) grow(reply, (version.text += event.text));
       else if (event.state === "waiting") waitFor(reply, event);
       else report(reply, event.state);
@@ -163,7 +169,7 @@ function total(end, { end: before }) {
 /** Keep a version of an answer: in place of one without text, or of the one it continues. */
 function keep(turn, key, version, { isContinued }) {
   const kept = (turn.answers[key] ??= { versions: [], shown: 0 });
-  const replaces = kept.versions.length && (isContinued || !kept.versions[kept.shown].text);
+  const replaces = kept.versions.length && (isContinued || isEmpty(kept.versions[kept.shown]));
   if (replaces) kept.versions[kept.shown] = version;
   else kept.shown = kept.versions.push(version) - 1;
   showVersion(turn, key);
@@ -175,8 +181,15 @@ function showVersion(turn, key) {
   if (reply) show(reply, versions[shown], shown, versions.length);
 }
 
-/** Return the conversation of one model up to a turn; turns it did not answer are left out. */
-export function messagesFor(chat, turn, key, system) {
+function isEmpty({ text, calls }) {
+  return !text && !calls.length;
+}
+
+/**
+ * Return the conversation of one model up to a turn; turns it did not answer are left out.
+ * @param {object[]} calls the calls and results that the answer to this turn follows
+ */
+export function messagesFor(chat, turn, key, system, calls = shownVersion(turn, key)?.before ?? []) {
   if (chat.isText()) return [{ role: "user", content: turn.prompt }];
   const index = chat.turns.indexOf(turn);
   const before = chat.turns.slice(0, index < 0 ? undefined : index).filter((one) => text(one, key));
@@ -186,15 +199,23 @@ export function messagesFor(chat, turn, key, system) {
     ...chat.prefix,
     ...before.flatMap((one) => [
       { role: "user", content: one.prompt },
+      ...shownVersion(one, key).before,
       { role: "assistant", content: text(one, key) },
     ]),
     { role: "user", content: turn.prompt },
+    ...calls,
   ];
 }
 
-function text(turn, key) {
+function shownVersion(turn, key) {
   const kept = turn.answers[key];
-  return kept?.versions[kept.shown].text ?? "";
+  return kept?.versions[kept.shown];
+}
+
+/** Return the text that answers a turn; there is none while calls of functions wait for results. */
+function text(turn, key) {
+  const version = shownVersion(turn, key);
+  return version && !version.calls.length ? version.text : "";
 }
 
 function place(chat, reply) {
@@ -209,6 +230,7 @@ function describe(chat, reply) {
   const version = kept?.versions[kept.shown];
   const isShown = version?.text && reply.querySelector("[data-answer]").textContent === version.text;
   if (!isShown || !version.asked || version.asked.is_text || reply.hasAttribute("aria-busy")) return null;
+  if (usesFunctions(version)) return null; // Rows of feedback have no functions.
   const { base, run, step, seed } = version.sources.at(-1) ?? {};
   const trained = step === null ? `run ${run}` : `run ${run}, step ${step}`;
   return {
@@ -242,6 +264,14 @@ function goOn(chat, reply) {
   if (chat.busy || !kept || !chat.isReady()) return;
   const { text: start, end: before, sources } = kept.versions[kept.shown];
   answer(chat, turn, [column], { text: start, end: before, sources, isContinued: true, isNew: true });
+}
+
+/** Tell a model what its functions returned, and let it go on. The calls stay as a version. */
+function sendResults(chat, form) {
+  const { turn, column, kept } = place(chat, form.closest(".chat-reply"));
+  if (chat.busy || !kept || !chat.isReady()) return;
+  const { before, ...version } = kept.versions[kept.shown];
+  answer(chat, turn, [column], { before: [...before, ...messagesOf(version, form)] });
 }
 
 function turnTo(chat, reply, by) {
@@ -288,14 +318,18 @@ export function stop(chat) {
 function setBusy(chat, busy) {
   chat.busy = busy;
   chat.root.querySelector("[data-stop]").hidden = !busy;
-  const buttons = "[data-submit], [data-row], [data-retry], [data-continue], [data-edit], [data-when-idle]";
+  const buttons = "[data-submit], [data-row], [data-retry], [data-continue], [data-edit], [data-send-results], [data-when-idle]";
   for (const button of chat.root.querySelectorAll(buttons)) button.disabled = Boolean(busy);
 }
 
 /** Tell screen readers the answers once they are complete, not token by token. */
 function announce(chat, turn, asked) {
   const shown = columns(chat.root).filter(({ key }) => asked.some((one) => one.key === key));
-  say(chat, shown.map(({ key, title }) => `${title}: ${text(turn, key) || "–"}`).join("\n"));
+  const told = (key) => {
+    const version = shownVersion(turn, key);
+    return version?.calls.length ? phrase("calls {functions}", { functions: listCalls(version.calls) }) : version?.text;
+  };
+  say(chat, shown.map(({ key, title }) => `${title}: ${told(key) || "–"}`).join("\n"));
 }
 
 function say(chat, words) {

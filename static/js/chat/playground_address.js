@@ -1,6 +1,8 @@
 // The address of the playground: it holds the models, their settings and a prompt.
 
-const DEFAULTS = { temperature: 0, top_p: 1, max_tokens: 256, seed: null, system: "" };
+import { PLAIN } from "./answer_format.js";
+
+const DEFAULTS = { temperature: 0, top_p: 1, max_tokens: 256, seed: null, ...PLAIN, system: "" };
 
 /** Return the URL of the playground in a state. */
 export function writeAddress({ columns, shared, isText, prompt }) {
@@ -18,9 +20,9 @@ export function writeAddress({ columns, shared, isText, prompt }) {
 }
 
 /** Write the settings that differ from the defaults; without these, write all, also empty ones. */
-function writeSettings(query, { sampling, system }, ending, defaults) {
+function writeSettings(query, { sampling, format, system }, ending, defaults) {
   const { stop, ...others } = sampling;
-  for (const [name, value] of Object.entries({ ...others, system })) {
+  for (const [name, value] of Object.entries({ ...others, ...format, system })) {
     if (!defaults || value !== defaults[name]) query.set(name + ending, value ?? "");
   }
   for (const text of stop.length || defaults ? stop : [""]) query.append(`stop${ending}`, text);

@@ -2,6 +2,7 @@
 
 import { span } from "../i18n/formatting.js";
 import { phrase } from "../i18n/translations.js";
+import { showCalls, showSteps, usesFunctions } from "./function_calls.js";
 import { hideScores } from "./token_scores.js";
 import { describeSource, describeSpeed } from "./answer_source.js";
 
@@ -18,10 +19,12 @@ const clocks = new WeakMap();
 
 const part = (reply, name) => reply.querySelector(`[data-${name}]`);
 
-/** Begin a reply with a text; `words` say what it waits for, if its turn has not come. */
-export function begin(reply, text, words) {
+/** Begin a reply with what it has; `words` say what it waits for, if its turn has not come. */
+export function begin(reply, { text, before }, words) {
   reply.classList.remove("failed", "answering");
   reply.classList.add("waiting");
+  showSteps(reply, before);
+  showCalls(reply, []);
   grow(reply, text);
   part(reply, "foot").hidden = true;
   hideScores(reply);
@@ -60,18 +63,21 @@ export function grow(reply, text) {
 
 /**
  * Show a version of an answer that is complete, stopped or failed.
- * @param {{text: string, end?: object, problem?: object, isStopped?: boolean}} version
+ * @param {{text: string, calls: object[], before: object[], end?: object, problem?: object, isStopped?: boolean}} version
  */
 export function show(reply, version, position, count) {
+  showSteps(reply, version.before);
   grow(reply, version.text);
+  showCalls(reply, version.calls);
   close(reply);
   reply.classList.toggle("failed", Boolean(version.problem));
   rest(reply, outcome(version));
   part(reply, "figures").textContent = version.end ? describeSpeed(version.end) : "";
   part(reply, "source").textContent = version.sources.map(describeSource).join("\n");
   hideScores(reply);
-  part(reply, "heat").hidden = !version.end || !version.text.trim() || version.asked.is_text;
-  part(reply, "continue").hidden = !version.end?.is_cut || !version.text;
+  part(reply, "heat").hidden = !version.end || !version.text.trim() || version.asked.is_text || usesFunctions(version);
+  part(reply, "copy-answer").hidden = !version.text.trim();
+  part(reply, "continue").hidden = !version.end?.is_cut || !version.text || !isPlain(version);
   part(reply, "retry").textContent = version.end ? phrase("Regenerate") : phrase("Retry");
   judge(reply, version.end?.is_right ?? null);
   part(reply, "versions").hidden = count < 2;
@@ -82,6 +88,11 @@ export function show(reply, version, position, count) {
   }
 }
 
+/** Whether an answer is any text, so that it can be continued in the middle. */
+function isPlain(version) {
+  return (version.asked.answer_format ?? "text") === "text" && !usesFunctions(version);
+}
+
 /** Show that a column has not been asked yet. */
 export function waitForPress(reply) {
   close(reply);
@@ -89,11 +100,11 @@ export function waitForPress(reply) {
   part(reply, "retry").textContent = phrase("Ask");
 }
 
-function outcome({ text, end, problem, isStopped }) {
+function outcome({ text, calls, end, problem, isStopped }) {
   if (problem) return `${problem.message} ${problem.hint ?? ""}`.trim();
   if (isStopped) return phrase("Stopped.");
-  const isEmpty = !text.trim() && phrase("The model answered nothing.");
-  const cut = end.is_cut && phrase("Cut off by max tokens.");
+  const isEmpty = !text.trim() && !calls.length && phrase("The model answered nothing.");
+  const cut = end.is_cut && !calls.length && phrase("Cut off by max tokens.");
   return [isEmpty, cut].filter(Boolean).join(" ");
 }
 

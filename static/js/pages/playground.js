@@ -2,6 +2,7 @@
 // settings; nothing is asked before the user sends a prompt.
 
 import { phrase } from "../i18n/translations.js";
+import { PLAIN, checkFormat, readFormat, update, watchFormats } from "../chat/answer_format.js";
 import { isValid, keepDraft, readSampling, sendOnEnter } from "../chat/composer.js";
 import { addColumn, clear, columns, converse, messagesFor, removeColumn, renameReplies, send, stop } from "../chat/conversation.js";
 import { writeAddress } from "../chat/playground_address.js";
@@ -17,12 +18,15 @@ export default function start(root) {
   const mode = form.elements.mode;
 
   const own = (key) => head(root, key).querySelector("[data-own-settings]:not([hidden])");
-  const settings = (key) => {
-    const { sampling, system } = readSampling(own(key) ?? form);
-    return { body: { ...sampling, ...modelOf(root, key) }, system };
-  };
-  const isReady = () => columns(root).every(({ key }) => isValid(own(key) ?? form));
   const isText = () => mode.value === "text";
+  const settings = (key) => {
+    const { sampling, format, system } = readSettings(own(key) ?? form);
+    return { body: { ...sampling, ...(isText() ? PLAIN : format), ...modelOf(root, key) }, system };
+  };
+  const isReady = () => columns(root).every(({ key }) => {
+    checkFormat(own(key) ?? form, isText());
+    return isValid(own(key) ?? form);
+  });
   const chat = converse(root, { settings, isReady, isText, signal });
   const page = { root, chat, form, draft, settings, isText, next: columns(root).length + 1, choosing: "" };
 
@@ -39,14 +43,15 @@ export default function start(root) {
   listen(root, "submit", (event) => event.target.matches("[data-own-settings]") && event.preventDefault());
   listen(root, "change", () => keepAddress(page));
   listen(root, "change", ({ target }) => target.matches("[data-format]") && reload(page, target));
-  listen(mode, "change", () => nameSubmit(page));
+  listen(mode, "change", () => followMode(page));
+  watchFormats(root, signal);
   listen(root, "click", ({ target }) => press(page, target));
   listen(find("#choose-model input"), "keydown", (event) => {
     if (event.key === "Enter") find("[data-pick]")?.click();
   });
   listen(actions, "click", ({ target }) => act(page, target));
   actions.hidden = false;
-  nameSubmit(page);
+  followMode(page);
   offerMore(page);
   return () => {
     stop(chat);
@@ -63,8 +68,14 @@ function modelOf(root, key) {
   return { model: column.dataset.model, format: column.querySelector("[data-format]").value };
 }
 
-function nameSubmit({ form, isText }) {
+function readSettings(form) {
+  return { ...readSampling(form), format: readFormat(form) };
+}
+
+/** A text that is continued has no format and no functions. */
+function followMode({ root, form, isText }) {
   form.querySelector("[data-submit]").textContent = isText() ? phrase("Continue the text") : phrase("Send");
+  for (const fields of root.querySelectorAll("[data-answer-format]")) fields.hidden = isText();
 }
 
 /** Press a button of the whole page. */
@@ -133,6 +144,7 @@ async function show(page, key, { model, format }) {
     after.replaceWith(before);
     old.replaceWith(fresh);
   } else page.root.querySelector("[data-heads]").append(fresh);
+  followMode(page);
   renumber(page);
 }
 
@@ -173,6 +185,7 @@ function toggleOwn(page, key) {
   own.hidden = !own.hidden;
   column.querySelector("[data-own]").setAttribute("aria-pressed", String(!own.hidden));
   if (!own.hidden) for (const field of own.elements) if (field.name) field.value = page.form.elements[field.name].value;
+  update(own);
   keepAddress(page);
 }
 
@@ -201,14 +214,16 @@ async function showCode(page, key, url) {
 function state({ root, form, isText }, prompt) {
   const shown = columns(root).map(({ key }) => {
     const own = head(root, key).querySelector("[data-own-settings]");
-    return { ...modelOf(root, key), own: own.hidden ? null : readSampling(own) };
+    return { ...modelOf(root, key), own: own.hidden ? null : readSettings(own) };
   });
-  return { columns: shown, shared: readSampling(form), isText: isText(), prompt };
+  return { columns: shown, shared: readSettings(form), isText: isText(), prompt };
 }
 
 /** Keep the models and the settings in the address, so that a reload shows them again. */
 function keepAddress(page) {
-  history.replaceState(history.state, "", writeAddress(state(page, "")));
+  const address = writeAddress(state(page, ""));
+  if (address.length <= Number(page.root.dataset.maxKept)) return history.replaceState(history.state, "", address);
+  tell(page, phrase("These settings are too long for the address of this page, so a reload would lose the last change."));
 }
 
 /** Copy the address with the prompt, if it is not too long. */
@@ -218,7 +233,7 @@ async function share(page) {
   const whole = writeAddress(state(page, prompt));
   const isShort = whole.length <= most;
   const address = isShort ? whole : writeAddress(state(page, ""));
-  if (address.length > most) return tell(page, phrase("The settings are too long for an address. Shorten the system prompt."));
+  if (address.length > most) return tell(page, phrase("The settings are too long for an address. Shorten the system prompt, the schema or the functions."));
   const left = isShort ? "" : phrase("The prompt is too long for an address, so the link leaves it out.");
   try {
     await navigator.clipboard.writeText(address);
