@@ -131,6 +131,11 @@ class Settings(BaseSettings):
     judge_key: SecretStr = SecretStr("")
     """The judge's API key; empty if it needs none."""
 
+    endpoints: SecretStr = SecretStr("")
+    """Models behind addresses that speak OpenAI's API, which people can ask in the playground: a
+    JSON list such as [{"name": "large", "url": "https://api.openai.com/v1", "model": "gpt-5",
+    "key": "…"}]. A secret, because it holds keys."""
+
     secret_key: SecretStr = SecretStr("")
     """Encrypts the secrets set on the Settings page, instead of the file secret_key: 32 characters
     or more, for example from openssl rand -base64 32."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from studio.errors import InvalidError, UnavailableError
 from studio.network import safe_http
+from studio.protocols import chat_endpoints
 from studio.protocols.judging import EndpointJudge, Pair, PairResult
 from studio.runner.judges.both_orders import MAX_TOKENS, ask_both_orders
 
@@ -65,17 +66,18 @@ class Endpoint:
         while True:
             options = self._options  # Other threads may change them meanwhile.
             status, content = self._post(payload | options)
-            adapted = _adapt(options, content) if status == 400 else None  # noqa: PLR2004 -- a bad request
+            adapted = chat_endpoints.adapt(options, content) if status == 400 else None  # noqa: PLR2004 -- a bad request
             if adapted is None:
                 break
-            self._options = adapted
+            self._options = adapted.options
         if status == 429 or status >= 500:  # noqa: PLR2004 -- too many requests, or its own trouble
             raise UnavailableError(f"The judge answered with status {status}.", hint=_LATER)
         if status in (400, 413, 422):  # It may be this question alone: no verdict on it.
-            return f"Refused with status {status}: {_error_message(content)}"
+            return f"Refused with status {status}: {chat_endpoints.error_message(content)}"
         if status != 200:  # noqa: PLR2004 -- refused
+            reason = chat_endpoints.error_message(content)
             raise InvalidError(
-                f"The judge refused the request with status {status}: {_error_message(content)}",
+                f"The judge refused the request with status {status}: {reason}",
                 hint="Check STUDIO_JUDGE_URL, STUDIO_JUDGE_MODEL and the judge's key.",
             )
         return _reply_text(content)
@@ -100,20 +102,6 @@ class Endpoint:
             return response.status, content
 
 
-def _adapt(options: dict[str, Any], refusal: bytes) -> dict[str, Any] | None:
-    """Return options without the one that an endpoint refuses, or under its new name; else None."""
-    message = refusal.decode(errors="replace")
-    if "max_completion_tokens" in message and "max_tokens" in options:
-        return {**_without(options, "max_tokens"), "max_completion_tokens": MAX_TOKENS}
-    if "temperature" in message and "temperature" in options:
-        return _without(options, "temperature")
-    return None
-
-
-def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
-    return {other: value for other, value in options.items() if other != name}
-
-
 _LATER = "Try again later, or choose another judge."
 
 
@@ -132,11 +120,3 @@ def _reply_text(content: bytes) -> str:
             hint="The address should end in /v1 and speak OpenAI's API.",
         ) from error
     return text if isinstance(text, str) else ""
-
-
-def _error_message(content: bytes) -> str:
-    try:
-        message = json.loads(content)["error"]["message"]
-    except (ValueError, LookupError, TypeError):
-        message = content.decode(errors="replace").strip()
-    return str(message)[:300] or "no reason given."

@@ -24,6 +24,7 @@ from studio.db.accounts import Secret
 from studio.db.column_types import now
 from studio.db.session import read_session
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from studio.protocols import chat_endpoints
 from studio.services.storage import locks
 from studio.settings import SECRETS, Settings
 
@@ -41,6 +42,7 @@ TITLES = {
     "s3_key": "S3 access key",
     "s3_secret": "S3 secret key",
     "judge_key": "Judge's API key",
+    "endpoints": "Endpoints of the playground",
     "webhook_url": "Webhook URL",
     "webhook_secret": "Webhook signing secret",
     "smtp_url": "Mail server URL",
@@ -80,6 +82,8 @@ def store(db: Session, settings: Settings, name: str, value: str, who: str) -> N
             hint="Copy it again, without surrounding text.",
             param="value",
         )
+    if name == "endpoints":
+        chat_endpoints.parse(value)
     redaction.register_secrets([value])
     locked = _require_cipher(db, settings, name).encrypt(f"{name}\n{value}".encode()).decode()
     db.merge(Secret(name=name, locked=locked, set_by=who, set_at=now()))

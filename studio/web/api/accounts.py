@@ -141,6 +141,7 @@ SecretName = Literal[
     "s3_key",
     "s3_secret",
     "judge_key",
+    "endpoints",
     "webhook_url",
     "webhook_secret",
     "smtp_url",
