@@ -185,7 +185,7 @@ def _open_connection(
     """Open a connection that is closed after `seconds`, even if the server keeps sending slowly."""
     is_secure = parts.scheme == "https"
     host, port = parts.hostname or "", parts.port or (443 if is_secure else 80)
-    plain = _connect(_resolve_and_check(host, port, allow_internal=allow_internal))
+    plain = _connect(resolve_and_check(host, port, allow_internal=allow_internal))
     kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
     connection = kind(host, port)
     connection.auto_open = 0  # connect only to the checked address
@@ -213,7 +213,7 @@ def _shut_down(connected: socket.socket) -> None:
         connected.shutdown(socket.SHUT_RDWR)
 
 
-def _resolve_and_check(
+def resolve_and_check(
     host: str, port: int, *, allow_internal: bool
 ) -> list[tuple[int, tuple[str, int]]]:
     """Resolve a host name; reject it if any of its addresses is blocked."""
