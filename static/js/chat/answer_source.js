@@ -5,6 +5,7 @@ import { phrase } from "../i18n/translations.js";
 
 /** Describe the model, format, chat template and seed of an answer, as the server tells them. */
 export function describeSource(source) {
+  if (source.endpoint) return describeEndpoint(source);
   return [
     model(source),
     source.run && (source.step === null ? phrase("final model") : phrase("checkpoint of step {step}", { step: short(source.step) })),
@@ -15,6 +16,15 @@ export function describeSource(source) {
   ]
     .filter(Boolean)
     .join(" · ");
+}
+
+function describeEndpoint({ model: name, endpoint, seed, is_random: isRandom, left_out: leftOut }) {
+  const chance = seed === null ? phrase("no seed") : phrase("seed {seed}", { seed });
+  return [
+    phrase("{name} at {host}", { name, host: endpoint }),
+    isRandom ? chance : phrase("most likely tokens"),
+    ...leftOut.map((option) => phrase("without {option}, which it refuses", { option })),
+  ].join(" · ");
 }
 
 function model({ base, run, is_adapter: isAdapter }) {

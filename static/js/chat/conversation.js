@@ -107,7 +107,7 @@ async function answer(chat, turn, asked, start = {}) {
   const busy = new AbortController();
   setBusy(chat, busy);
   const begun = asked.map(({ key }) => ({
-    ...{ text: start.text ?? "", calls: [], end: start.end, sources: start.sources ?? [] },
+    ...{ text: start.text ?? "", tokens: [], calls: [], end: start.end, sources: start.sources ?? [] },
     before: start.before ?? shownVersion(turn, key)?.before ?? [],
   }));
   asked.forEach(({ key }, index) => {
@@ -118,7 +118,7 @@ async function answer(chat, turn, asked, start = {}) {
     const version = begun[index];
     if (busy.signal.aborted) version.isStopped = true;
     else await answerOne(chat, turn, column, version, start, busy.signal);
-    chat.memory = column.memory;
+    chat.memory = column.memory || chat.memory;
     keep(turn, column.key, version, start);
   }
   if (chat.busy !== busy) return; // A new chat has started.
@@ -141,7 +141,7 @@ async function answerOne(chat, turn, { key }, version, start, signal) {
       const stays = isAtEnd();
       if (event.error) version.problem = event.error;
       else if (event.end) Object.assign(version, { end: total(event.end, start), calls: event.end.calls });
-      else if (event.text !== undefined) grow(reply, (version.text += event.text));
+      else if (event.text !== undefined) add(reply, version, event);
       else if (event.state === "waiting") waitFor(reply, event);
       else report(reply, event.state);
       if (event.source) noteSource(version, event.source, start);
@@ -152,6 +152,11 @@ async function answerOne(chat, turn, { key }, version, start, signal) {
     else version.problem = error;
   }
   reply.removeAttribute("aria-busy");
+}
+
+function add(reply, version, { text, tokens = [] }) {
+  version.tokens.push(...tokens);
+  grow(reply, (version.text += text));
 }
 
 /** Note what gives an answer; a continued one may have several. */
@@ -247,8 +252,9 @@ function describe(chat, reply) {
 /** Return the answer that a reply shows as it is scored: what was asked, with the answer. */
 function scored(chat, reply) {
   const { turn, kept } = place(chat, reply);
-  const { asked, text } = kept.versions[kept.shown];
-  return { ...asked, answer: text, expected: turn.expected, answer_start: "" };
+  const { asked, text, tokens } = kept.versions[kept.shown];
+  const given = tokens.length ? { tokens } : {};
+  return { ...asked, ...given, answer: text, expected: turn.expected, answer_start: "" };
 }
 
 /** Ask one model again; turns after this one keep their answers. */

@@ -11,6 +11,7 @@ const STATES = {
   starting: phrase("Starting the inference process"),
   queued: phrase("Waiting for the model"),
   loading: phrase("Loading the model"),
+  remote: phrase("Waiting for the endpoint"),
   answering: "",
 };
 
@@ -63,7 +64,7 @@ export function grow(reply, text) {
 
 /**
  * Show a version of an answer that is complete, stopped or failed.
- * @param {{text: string, calls: object[], before: object[], end?: object, problem?: object, isStopped?: boolean}} version
+ * @param {{text: string, tokens: object[], calls: object[], before: object[], end?: object, problem?: object, isStopped?: boolean}} version
  */
 export function show(reply, version, position, count) {
   showSteps(reply, version.before);
@@ -75,7 +76,7 @@ export function show(reply, version, position, count) {
   part(reply, "figures").textContent = version.end ? describeSpeed(version.end) : "";
   part(reply, "source").textContent = version.sources.map(describeSource).join("\n");
   hideScores(reply);
-  part(reply, "heat").hidden = !version.end || !version.text.trim() || version.asked.is_text || usesFunctions(version);
+  part(reply, "heat").hidden = !canScore(version);
   part(reply, "copy-answer").hidden = !version.text.trim();
   part(reply, "continue").hidden = !version.end?.is_cut || !version.text || !isPlain(version);
   part(reply, "retry").textContent = version.end ? phrase("Regenerate") : phrase("Retry");
@@ -88,9 +89,15 @@ export function show(reply, version, position, count) {
   }
 }
 
-/** Whether an answer is any text, so that it can be continued in the middle. */
+/** Whether the tokens of an answer have probabilities: an endpoint gives them with it, or never. */
+function canScore(version) {
+  if (!version.end || !version.text.trim() || version.asked.is_text || usesFunctions(version)) return false;
+  return !version.sources.at(-1)?.endpoint || version.tokens.length > 0;
+}
+
+/** Whether an answer is any text of a model here, so that it can be continued in the middle. */
 function isPlain(version) {
-  return (version.asked.answer_format ?? "text") === "text" && !usesFunctions(version);
+  return !version.sources.at(-1)?.endpoint && (version.asked.answer_format ?? "text") === "text" && !usesFunctions(version);
 }
 
 /** Show that a column has not been asked yet. */

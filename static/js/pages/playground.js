@@ -65,7 +65,7 @@ function head(root, key) {
 
 function modelOf(root, key) {
   const column = head(root, key);
-  return { model: column.dataset.model, format: column.querySelector("[data-format]").value };
+  return { model: column.dataset.model, format: column.querySelector("[data-format]")?.value ?? "" };
 }
 
 function readSettings(form) {

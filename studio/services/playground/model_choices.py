@@ -10,6 +10,7 @@ from sqlmodel import Session, col, or_, select
 
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
+from studio.protocols.chat_endpoints import NAME_PATTERN, ChatEndpoint
 from studio.protocols.run_dir import RunDir
 from studio.services.chat import chat_models
 from studio.services.chat.chat_models import ChatModel
@@ -19,13 +20,14 @@ from studio.services.runs import runs
 from studio.weights import model_facts
 from studio.weights.architectures import KIND_DESCRIPTIONS
 
-Kind = Literal["model", "base", "run"]
+Kind = Literal["model", "base", "run", "endpoint"]
 
 MAX_LISTED = 20
 """How many models of each kind a search lists."""
 
 _REFERENCE = re.compile(
     r"(?P<kind>model|base|run):(?P<id>[1-9]\d{0,17})(?::(?P<step>0|[1-9]\d{0,11}))?"
+    rf"|endpoint:(?P<name>{NAME_PATTERN})"
 )
 
 
@@ -33,14 +35,20 @@ _REFERENCE = re.compile(
 class ModelReference:
     """What a column of the playground refers to, as `model:1`, `base:7`, `run:7` or `run:7:20`.
 
-    `base:7` is the base model of run 7, in the format that the run trained on.
+    `base:7` is the base model of run 7, in the format that the run trained on, and `endpoint:large`
+    an endpoint of that name.
     """
 
     kind: Kind
     id: int
+    """0 for an endpoint."""
     step: int | None = None
+    name: str = ""
+    """Of an endpoint."""
 
     def __str__(self) -> str:
+        if self.name:
+            return f"{self.kind}:{self.name}"
         return f"{self.kind}:{self.id}" + ("" if self.step is None else f":{self.step}")
 
 
@@ -50,7 +58,9 @@ class ModelChoice:
 
     reference: ModelReference
     name: str
-    """Of the base model, or of the run."""
+    """Of the base model, of the run, or of an endpoint's model."""
+    host: str = ""
+    """Where an endpoint is."""
     reason: str = ""
     """Why it cannot answer; empty if it can."""
     hint: str = ""
@@ -77,16 +87,18 @@ def parse_reference(text: str) -> ModelReference:
         raise InvalidError(
             f"{text[:80]!r} names no model.",
             hint="Write model:1 for a base model, run:7 for the model of a run, "
-            "or run:7:20 for its checkpoint of step 20.",
+            "run:7:20 for its checkpoint of step 20, or endpoint:large for an endpoint.",
             param="model",
         )
+    if match["name"]:
+        return ModelReference("endpoint", 0, name=match["name"])
     kinds: dict[str, Kind] = {"model": "model", "base": "base", "run": "run"}
     step = int(match["step"]) if match["step"] else None
     return ModelReference(kinds[match["kind"]], int(match["id"]), step)
 
 
 def get_model(db: Session, runs_folder: Path, reference: ModelReference) -> ChatModel:
-    """Return the model that a column refers to.
+    """Return the model of this studio that a column refers to.
 
     Raises:
         ConflictError: It cannot answer.
@@ -105,8 +117,16 @@ def get_model(db: Session, runs_folder: Path, reference: ModelReference) -> Chat
     return ChatModel(name=model.name, served=served, template="model", base=model.name)
 
 
+def describe_endpoint(endpoint: ChatEndpoint) -> ModelChoice:
+    """Return how an endpoint is shown."""
+    reference = ModelReference("endpoint", 0, name=endpoint.name)
+    return ModelChoice(reference=reference, name=endpoint.model, host=endpoint.host)
+
+
 def find_run(db: Session, reference: ModelReference) -> Run | None:
     """Return the run that a column refers to, or the run that trained its model."""
+    if reference.kind == "endpoint":
+        return None
     if reference.kind != "model":
         return db.get(Run, reference.id)
     model = db.get(Model, reference.id)

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -86,7 +86,8 @@ async def answer(
     request: Request, run_id: Annotated[int, Depends(_existing_run)], asked: AnswerRequest
 ) -> AsyncIterator[ServerSentEvent]:
     """Stream the answer of the base model or of the run's model; a disconnect stops it."""
-    async for event in stream_answer(request, chat_question(request, run_id, asked)):
+    question = chat_question(request, run_id, asked)
+    async for event in to_server_events(answer_events(request, question)):
         yield event
 
 
@@ -121,17 +122,20 @@ def chat_question(request: Request, run_id: int, asked: AnswerRequest | ChatScor
     return Question(asked, find_model)
 
 
-async def stream_answer(request: Request, question: Question) -> AsyncIterator[ServerSentEvent]:
-    """Stream what a model waits for, its answer, and how it ended, or the error."""
+async def to_server_events(
+    events: AsyncGenerator[dict[str, Any]],
+) -> AsyncIterator[ServerSentEvent]:
+    """Yield events of an answer as the page reads them, and an error as the last one."""
     try:
-        async for event in _answer_events(request, question):
-            yield ServerSentEvent(raw_data=json.dumps(event, ensure_ascii=False))
+        async with aclosing(events):
+            async for event in events:
+                yield ServerSentEvent(raw_data=json.dumps(event))
     except StudioError as error:
         yield ServerSentEvent(raw_data=json.dumps({"error": _error_fields(error)}))
 
 
-async def _answer_events(request: Request, question: Question) -> AsyncIterator[dict[str, Any]]:
-    """Wait for a slot if there is none, then yield the events of an answer."""
+async def answer_events(request: Request, question: Question) -> AsyncGenerator[dict[str, Any]]:
+    """Yield what a model waits for, the pieces of its answer, and how it ended."""
     settings, hub = request.app.state.settings, request.app.state.hub
     generation = await run_in_threadpool(build_request, request, question)
     state: dict[str, Any] = {}

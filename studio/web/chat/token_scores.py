@@ -1,9 +1,13 @@
 """How likely a model finds each token of an answer: its own, or the expected one."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Le, Len
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from studio.errors import InvalidError, StudioError
@@ -12,7 +16,7 @@ from studio.services.models import service_clients
 from studio.settings import Settings
 from studio.web.chat import answer_stream
 from studio.web.chat.answer_stream import ChatScore, Question
-from studio.web.chat.prompt_requests import ScoredAnswer
+from studio.web.chat.prompt_requests import ALTERNATIVES, ScoredAnswer
 from studio.web.rendering.render import block
 
 router = APIRouter(include_in_schema=False)
@@ -44,6 +48,17 @@ class AnswerScore:
         return min(self.tokens, key=lambda token: token.probability)
 
 
+class GivenText(BaseModel):
+    text: Annotated[str, Len(0, 100)]
+    logprob: Annotated[float, Le(0)]
+
+
+class GivenToken(GivenText):
+    """A token of an answer that came with its probabilities."""
+
+    top: Annotated[list[GivenText], Len(0, ALTERNATIVES)] = []
+
+
 @router.post("/runs/{run_id}/chat/scores")
 async def score(request: Request, run_id: int, asked: ChatScore) -> Response:
     """Show how likely the base model or the run's model finds the tokens of an answer."""
@@ -63,6 +78,17 @@ async def show_scores(request: Request, question: Question, asked: ScoredAnswer)
     return block(request, "chat/token_scores.html", "scores", scores=scores, error=error)
 
 
+def show_given_scores(request: Request, tokens: Sequence[GivenToken]) -> Response:
+    """Show the tokens of an answer that came with their probabilities."""
+    if not tokens:
+        error = InvalidError(
+            "This endpoint gave no probabilities with its answer.", hint="Ask it again."
+        )
+        return block(request, "chat/token_scores.html", "scores", scores={}, error=error)
+    scores = {"answer": _summarise(tokens)}
+    return block(request, "chat/token_scores.html", "scores", scores=scores, error=None)
+
+
 async def _score(request: Request, question: Question, answer: str) -> AnswerScore:
     """Score an answer after the conversation before it.
 
@@ -78,9 +104,12 @@ async def _score(request: Request, question: Question, answer: str) -> AnswerSco
     tokens = await _read_tokens(settings, generation.request)
     if not tokens:
         raise InvalidError("The answer has no tokens.", hint="Choose another answer.")
-    marked = [_mark(token) for token in tokens]
+    return _summarise(tokens)
+
+
+def _summarise(tokens: Sequence[TokenScore | GivenToken]) -> AnswerScore:
     nats = [-token.logprob for token in tokens if token.logprob is not None]
-    return AnswerScore(tokens=marked, mean_nats=sum(nats) / max(len(nats), 1))
+    return AnswerScore(tokens=[*map(_mark, tokens)], mean_nats=sum(nats) / max(len(nats), 1))
 
 
 async def _read_tokens(settings: Settings, sent: GenerationRequest) -> list[TokenScore]:
@@ -94,7 +123,7 @@ async def _read_tokens(settings: Settings, sent: GenerationRequest) -> list[Toke
     return tokens
 
 
-def _mark(token: TokenScore) -> MarkedToken:
+def _mark(token: TokenScore | GivenToken) -> MarkedToken:
     probability = math.exp(token.logprob) if token.logprob is not None else 1.0
     return MarkedToken(
         text=token.text,

@@ -15,6 +15,8 @@ class QuestionCode:
     """What a model is asked, by its name in the API, and where the API is."""
 
     access: ApiAccess
+    base_url: str
+    """Of the API, up to /v1."""
     body: Mapping[str, Any]
     """As the API takes it."""
 
@@ -39,7 +41,7 @@ class QuestionCode:
             answer = "message"
         return (
             f"{self.access.python_imports}from openai import OpenAI\n\n"
-            f"client = OpenAI(base_url={self.access.root + '/v1'!r}, "
+            f"client = OpenAI(base_url={self.base_url!r}, "
             f"api_key={self.access.python_token})\n"
             f"answer = client.{method}(\n{arguments})\n"
             f"print(answer.choices[0].{answer})\n"
@@ -52,7 +54,7 @@ class QuestionCode:
     @property
     def _url(self) -> str:
         path = "chat/completions" if self._is_chat else "completions"
-        return f"{self.access.root}/v1/{path}"
+        return f"{self.base_url.rstrip('/')}/{path}"
 
     @property
     def _is_chat(self) -> bool:

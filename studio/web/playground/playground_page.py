@@ -1,6 +1,7 @@
 """The playground: one to four models answer the same prompts side by side."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,18 +18,18 @@ from studio.errors import StudioError
 from studio.services.chat import slot_wait, suggested_prompts
 from studio.services.chat.chat_models import ChatModel
 from studio.services.chat.suggested_prompts import SuggestedPrompt
-from studio.services.playground import model_choices, number_formats
+from studio.services.playground import endpoints, model_choices, number_formats
 from studio.services.playground.model_choices import ModelChoice, ModelReference, parse_reference
 from studio.services.playground.number_formats import FormatChoice
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.web.chat.answer_stream import Question, stream_answer
+from studio.web.chat.answer_stream import Question, answer_events, to_server_events
 from studio.web.chat.prompt_requests import PromptRequest, ScoredAnswer
-from studio.web.chat.token_scores import show_scores
-from studio.web.http.api_access import access_for
+from studio.web.chat.token_scores import GivenToken, show_given_scores, show_scores
+from studio.web.http.api_access import ApiAccess, access_for
 from studio.web.http.deps import DB, Config
 from studio.web.http.event_hub import StreamSlot
-from studio.web.playground import address
+from studio.web.playground import address, endpoint_stream
 from studio.web.playground.address import MAX_COLUMNS, Address, Column, PageOptions
 from studio.web.playground.code_snippets import QuestionCode
 from studio.web.rendering.render import block, page
@@ -42,6 +43,12 @@ Search = Annotated[str, Query(max_length=200)]
 ModelNames = Annotated[list[str] | None, Query(alias="model", max_length=MAX_COLUMNS)]
 
 
+ENDPOINT_KEY = "OPENAI_API_KEY"
+"""The environment variable that holds the key in code that asks an endpoint."""
+
+MAX_GIVEN_TOKENS = 8192
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnView:
     """A column as the page shows it."""
@@ -51,7 +58,7 @@ class ColumnView:
     number: int
     choice: ModelChoice
     model: ChatModel | None
-    """None if it cannot answer."""
+    """None if it cannot answer, and of an endpoint."""
     formats: Sequence[FormatChoice] = ()
     format: str = ""
     own: PageOptions | None = None
@@ -78,6 +85,9 @@ class PlaygroundQuestion(PromptRequest, ColumnModel):
 
 class PlaygroundScore(ScoredAnswer, ColumnModel):
     """An answer that the model of a column scores."""
+
+    tokens: Annotated[list[GivenToken], Len(0, MAX_GIVEN_TOKENS)] = []
+    """What an endpoint gave with its answer: it scores no other."""
 
 
 @router.get("")
@@ -113,7 +123,19 @@ def list_models(request: Request, db: DB, config: Config, q: Search = "") -> Res
         base_models=model_choices.list_base_models(db, q.strip()),
         runs=model_choices.list_runs(db, config.runs, q.strip()),
         most=model_choices.MAX_LISTED,
+        **_list_endpoints(db, config, q.strip()),
     )
+
+
+def _list_endpoints(db: Session, config: Settings, search: str) -> dict[str, Any]:
+    """Return the endpoints by name, or why there are none."""
+    try:
+        found = endpoints.list_endpoints(db, config)
+    except StudioError as error:
+        return {"endpoints": [], "endpoint_problem": error}
+    named = [one for one in found if search.lower() in f"{one.name} {one.model}".lower()]
+    choices = [model_choices.describe_endpoint(one) for one in named]
+    return {"endpoints": choices, "endpoint_problem": None}
 
 
 @router.get("/column")
@@ -147,13 +169,29 @@ def wait_block(request: Request, db: DB) -> Response:
 @router.post("/answers", response_class=EventSourceResponse, dependencies=[StreamSlot])
 async def answer(request: Request, asked: PlaygroundQuestion) -> AsyncIterator[ServerSentEvent]:
     """Stream the answer of a column's model; a disconnect stops it."""
-    async for event in stream_answer(request, _question(request, asked)):
+    async for event in to_server_events(_answer_events(request, asked)):
         yield event
+
+
+async def _answer_events(
+    request: Request, asked: PlaygroundQuestion
+) -> AsyncGenerator[dict[str, Any]]:
+    reference = parse_reference(asked.model)
+    events = (
+        endpoint_stream.answer_events(request, asked, reference.name)
+        if reference.kind == "endpoint"
+        else answer_events(request, _question(request, asked))
+    )
+    async with aclosing(events):
+        async for event in events:
+            yield event
 
 
 @router.post("/scores")
 async def score(request: Request, asked: PlaygroundScore) -> Response:
     """Show how likely the model of a column finds the tokens of an answer."""
+    if parse_reference(asked.model).kind == "endpoint":
+        return show_given_scores(request, asked.tokens)
     return await show_scores(request, _question(request, asked), asked)
 
 
@@ -170,9 +208,15 @@ def show_code(request: Request, config: Config, asked: PlaygroundQuestion) -> Re
     code, model, error = None, None, None
     try:
         with read_session(request.app.state.engine) as db:
-            model = _find_model(db, config, asked.model, asked.format)
-        access = access_for(config, str(request.base_url))
-        code = QuestionCode(access, asked.to_api(model.name))
+            reference = parse_reference(asked.model)
+            if reference.kind == "endpoint":
+                endpoint = endpoints.get(db, config, reference.name)
+                body = endpoint_stream.to_body(endpoint, asked)
+                code = QuestionCode(ApiAccess(endpoint.url, ENDPOINT_KEY), endpoint.url, body)
+            else:
+                model = _find_model(db, config, asked.model, asked.format)
+                access = access_for(config, str(request.base_url))
+                code = QuestionCode(access, f"{access.root}/v1", asked.to_api(model.name))
     except StudioError as problem:
         error = problem
     return block(request, "playground/parts.html", "code", code=code, model=model, error=error)
@@ -191,8 +235,10 @@ def _view_column(
     db: Session, config: Settings, column: Column, key: str, number: int
 ) -> ColumnView:
     reference, hardware = column.reference, workers.training_hardware(db)
-    choice = model_choices.describe(db, config.runs, reference)
+    choice = _describe(db, config, reference)
     shown: dict[str, Any] = {"key": key, "number": number, "own": column.own}
+    if choice.host:
+        return ColumnView(choice=choice, model=None, **shown)
     if choice.reason:
         return ColumnView(choice=choice, model=None, **shown)
     own = model_choices.get_model(db, config.runs, reference)
@@ -204,6 +250,18 @@ def _view_column(
         return ColumnView(choice=choice, model=None, formats=formats, **shown)
     chosen = column.format if column.format in {row.name for row in formats} else ""
     return ColumnView(choice=choice, model=model, formats=formats, format=chosen, **shown)
+
+
+def _describe(db: Session, config: Settings, reference: ModelReference) -> ModelChoice:
+    """Return how a column is shown, also if its model cannot answer."""
+    if reference.kind != "endpoint":
+        return model_choices.describe(db, config.runs, reference)
+    try:
+        return model_choices.describe_endpoint(endpoints.get(db, config, reference.name))
+    except StudioError as error:
+        return model_choices.with_reason(
+            ModelChoice(reference=reference, name=reference.name), error
+        )
 
 
 def _is_text(db: Session, opened: Address, references: Sequence[ModelReference]) -> bool:
