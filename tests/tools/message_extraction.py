@@ -35,6 +35,7 @@ SOURCES = (
     *("studio/data_sources.py", "studio/failure_codes.py", "studio/hardware.py"),
     "studio/hardware_usage/gpu_sensors.py",
     *("studio/metrics.py", "studio/network/hub_client.py", "studio/network/safe_http.py"),
+    *("studio/network/safe_streams.py", "studio/protocols/chat_endpoints.py"),
     *("studio/protocols/tasks.py", "studio/schemas/validation_errors.py"),
 )
 """Parts of the package with texts that pages show."""

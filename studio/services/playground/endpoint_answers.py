@@ -164,9 +164,7 @@ async def _events(
                         if event == _LAST:
                             return
     except (InvalidError, TooLargeError, UnavailableError) as error:
-        if error.message.startswith(endpoint.host):
-            raise
-        raise type(error)(f"{endpoint.host}: {error.message}", hint=error.hint or _LATER) from error
+        raise type(error)(error.message, hint=error.hint or _LATER) from error
 
 
 async def _check(endpoint: ChatEndpoint, response: "StreamedResponse") -> None:

@@ -111,7 +111,7 @@ class PromptRequest(SamplingOptions, AnswerFormat):
 
         """
         if self.is_text:
-            self._require_plain("A text is continued", "Choose a conversation, or plain text.")
+            self._require_plain("A text is continued without a format and without functions.")
             prompt: dict[str, Any] = {"prompt": self.messages[-1].content}
         else:
             messages = [message.model_dump(exclude_none=True) for message in self.messages]
@@ -140,7 +140,7 @@ class PromptRequest(SamplingOptions, AnswerFormat):
         if last.role != "tool" and not last.content.strip():
             raise InvalidError("The prompt is empty.", hint="Write something first.")
         if self.answer_start:
-            self._require_plain("An answer is continued", "Raise max tokens, and ask again.")
+            self._require_plain("Only plain answers without functions can be continued.")
         body = self.to_api(model)
         if scored:
             body |= {"logprobs": True, "top_logprobs": ALTERNATIVES, "x_studio": {"score": scored}}
@@ -155,9 +155,9 @@ class PromptRequest(SamplingOptions, AnswerFormat):
             added["seed"] = secrets.randbelow(2**32)
         return replace(options, options=options.options.model_copy(update=added))
 
-    def _require_plain(self, what: str, hint: str) -> None:
+    def _require_plain(self, otherwise: str) -> None:
         if not self.is_plain:
-            raise InvalidError(f"{what} without a format and without functions.", hint=hint)
+            raise InvalidError(otherwise, hint="Change the settings, and ask again.")
 
 
 class ScoredAnswer(PromptRequest):

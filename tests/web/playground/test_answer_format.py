@@ -140,7 +140,7 @@ def test_model_goes_on_after_the_result(client: TestClient, settings: Settings) 
             "An answer cannot both follow a JSON schema and call tools.",
         ),
         ({"answer_format": "json", "is_text": True}, "A text is continued without a format"),
-        ({"answer_format": "json", "answer_start": "{"}, "An answer is continued without a format"),
+        ({"answer_format": "json", "answer_start": "{"}, "Only plain answers without functions"),
         ({"messages": [HISTORY[0], HISTORY[2]]}, "must come after the call"),
         ({"messages": [*HISTORY[:2], QUESTION[0] | {"tool_call_id": "x"}]}, "have a tool_call_id"),
     ],
