@@ -278,6 +278,7 @@ function sendResults(chat, form) {
   if (chat.busy || !kept || !chat.isReady()) return;
   const { before, ...version } = kept.versions[kept.shown];
   answer(chat, turn, [column], { before: [...before, ...messagesOf(version, form)] });
+  chat.root.querySelector("[data-draft]").focus({ preventScroll: true }); // The button has gone.
 }
 
 function turnTo(chat, reply, by) {

@@ -56,8 +56,8 @@ function drawCall(reply, { function: called }, result) {
   part("call-result").textContent = result ?? "";
   part("returned").hidden = result === undefined;
   const field = part("result-field");
-  if (result === undefined) field.setAttribute("aria-label", phrase("Result of {name}", { name: called.name }));
-  else field.remove();
+  if (result !== undefined) field.remove();
+  else field.querySelector("textarea").setAttribute("aria-label", phrase("Result of {name}", { name: called.name }));
   return drawn;
 }
 
