@@ -106,16 +106,16 @@ function order(chat, shown) {
 async function answer(chat, turn, asked, start = {}) {
   const busy = new AbortController();
   setBusy(chat, busy);
-  const begun = asked.map(({ key }) => ({
+  const versions = asked.map(({ key }) => ({
     ...{ text: start.text ?? "", tokens: [], calls: [], end: start.end, sources: start.sources ?? [] },
     before: start.before ?? shownVersion(turn, key)?.before ?? [],
   }));
   asked.forEach(({ key }, index) => {
     const before = asked[index - 1]?.title;
-    begin(replyOf(turn.element, key), begun[index], before && phrase("Waits for the answer of {name}", { name: before }));
+    begin(replyOf(turn.element, key), versions[index], before && phrase("Waits for the answer of {name}", { name: before }));
   });
   for (const [index, column] of asked.entries()) {
-    const version = begun[index];
+    const version = versions[index];
     if (busy.signal.aborted) version.isStopped = true;
     else await answerOne(chat, turn, column, version, start, busy.signal);
     chat.memory = column.memory || chat.memory;
