@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from studio.evaluation.metrics import EVALUATION_METRICS, Metric
+from studio.evaluation.evaluation_metric import Metric
+from studio.evaluation.metrics import EVALUATION_METRICS
 from studio.evaluation.text_scores import Statistics, share
 
 DEFAULT_ROWS, MAX_ROWS = 100, 1000

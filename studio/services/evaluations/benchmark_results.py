@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.benchmarks import Benchmark, ScoreSet
 from studio.evaluation import statistics, verdicts
 from studio.evaluation.benchmarks import METRICS
-from studio.evaluation.metrics import Metric
+from studio.evaluation.evaluation_metric import Metric
 from studio.evaluation.statistics import Comparison, Figure
 from studio.services.evaluations import benchmarks
 
