@@ -55,9 +55,10 @@ def may_change(owner_id: int | None) -> bool:
 
 def release_all(db: Session, account_id: int) -> None:
     """Make everything that an account owns shared."""
-    for kind in set(TABLES_BY_PATH.values()):
-        owner = kind.__table__.c.owner_id  # type: ignore[attr-defined] # set by SQLModel for tables
-        db.exec(update(kind).where(owner == account_id).values(owner_id=None))
+    for table in SQLModel.metadata.tables.values():
+        if "owner_id" in table.c:
+            owned = update(table).where(table.c.owner_id == account_id)
+            db.exec(owned.values(owner_id=None))
 
 
 def _load_owners(db: Session, table: Table, ids: Sequence[int]) -> Iterable[int | None]:

@@ -21,6 +21,7 @@ from studio.db.evaluations import Answer, AnswerSet, Evaluation
 from studio.db.states import TaskStatus
 from studio.db.tables import Run
 from studio.db.tasks import Task
+from studio.errors import ConflictError
 from studio.evaluation.rows import AnsweredRow, AnswerKind
 from studio.protocols.evaluation import EvaluationJob, RowResult
 from studio.services.models.served_models import ServedModel
@@ -77,6 +78,23 @@ def get_or_create(
         params = job.model_copy(update={"answer_set": answer_set.id}).model_dump(mode="json")
         tasks.enqueue(db, KIND, _subject(answer_set), params)
     return answer_set
+
+
+def ask_again(db: Session, answer_set: AnswerSet) -> None:
+    """Queue the task that failed or was cancelled once more, if the answers are not there.
+
+    Raises:
+        ConflictError: it was so long ago that nothing is left of the task.
+
+    """
+    if answer_set.finished_at is not None:
+        return
+    task = tasks.latest(db, KIND, _subject(answer_set))
+    if task is None:
+        raise ConflictError(
+            "This evaluation is too old to be tried again.", hint="Delete it, and evaluate again."
+        )
+    tasks.enqueue(db, KIND, _subject(answer_set), task.params)
 
 
 def on_task_end(db: Session, task: Task, result: dict[str, Any]) -> None:

@@ -110,6 +110,14 @@ def create(db: Session, settings: Settings, run_id: int, request: EvaluationRequ
     return evaluation
 
 
+def retry(db: Session, run_id: int, evaluation_id: int) -> Evaluation:
+    """Ask the models that failed once more, exactly as before."""
+    evaluation = get(db, run_id, evaluation_id)
+    for set_id in (evaluation.base_id, evaluation.tuned_id):
+        answer_sets.ask_again(db, db.get_one(AnswerSet, set_id))
+    return evaluation
+
+
 def get(db: Session, run_id: int, evaluation_id: int) -> Evaluation:
     evaluation = db.get(Evaluation, evaluation_id)
     if evaluation is None or evaluation.run_id != run_id:

@@ -68,6 +68,8 @@ def refresh_evaluation(
 class EvaluationForm(BaseModel):
     """The form of an evaluation as it is posted."""
 
+    again: int | None = None
+    """The evaluation to try again; the other fields do not count then."""
     dataset: str = ""
     rows: Annotated[int, Field(ge=1, le=evaluations.MAX_ROWS)] = evaluations.DEFAULT_ROWS
     max_new_tokens: Annotated[int, Field(ge=1, le=evaluations.MAX_NEW_TOKENS)] = (
@@ -79,8 +81,11 @@ class EvaluationForm(BaseModel):
 def evaluate(
     request: Request, run_id: int, db: DB, config: Config, posted: Annotated[EvaluationForm, Form()]
 ) -> Response:
-    asked = EvaluationRequest(**posted.model_dump())
-    evaluation = evaluations.create(db, config, run_id, asked)
+    if posted.again is not None:
+        evaluation = evaluations.retry(db, run_id, posted.again)
+    else:
+        asked = EvaluationRequest(**posted.model_dump(exclude={"again"}))
+        evaluation = evaluations.create(db, config, run_id, asked)
     return redirect(request, f"/runs/{run_id}/evaluation?number={evaluation.id}")
 
 

@@ -40,11 +40,11 @@ def test_nothing_to_count_gives_no_histogram() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_sample_does_not_keep_output_in_memory(dtype: torch.dtype) -> None:
     sampler, output = MagnitudeSampler(), torch.ones((8, 1000), dtype=dtype)
-    memory = StorageWeakRef(output.untyped_storage())  # type: ignore[no-untyped-call]
+    memory = StorageWeakRef(output.untyped_storage())  # type: ignore[no-untyped-call] # upstream is untyped
     sampler.add_output("layer", output)
     del output
 
-    assert memory.expired()  # type: ignore[no-untyped-call]
+    assert memory.expired()  # type: ignore[no-untyped-call] # upstream is untyped
     counted = sampler.measure({})["activations"]
     assert counted.shares == [1.0]
 

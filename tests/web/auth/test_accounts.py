@@ -2,9 +2,11 @@
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Table
+from sqlmodel import Session, SQLModel, select
 
 from studio.db.accounts import LinkPurpose, Role, Scope
+from studio.db.owners import Actor, acting_as
 from studio.db.session import read_session, unit_of_work
 from studio.errors import TooManyRequestsError
 from studio.services.accounts import accounts, audit_log, login_sessions, passwords
@@ -16,6 +18,8 @@ from studio.web.auth.login_throttle import (
     WINDOW_SECONDS,
     LoginThrottle,
 )
+from tests.support import evaluated_runs
+from tests.support.factories import make_finished_run
 from tests.support.page_reader import parse_page
 from tests.support.visitors import PASSWORD, Visitors, make_visitors
 
@@ -286,3 +290,26 @@ def test_server_error_is_audit_logged(home: Visitors) -> None:
 
     with read_session(home.engine) as db:
         assert [one.status for one in audit_log.newest(db, 5)] == [answer.status_code] == [500]
+
+
+def test_everything_of_a_removed_account_is_shared(engine: Engine, settings: Settings) -> None:
+    with unit_of_work(engine) as db:
+        accounts.add(db, "admin", Role.ADMINISTRATOR)
+        ann = accounts.add(db, "ann", Role.MEMBER)
+        db.flush()
+        with acting_as(Actor(account_id=ann.id)):
+            run = make_finished_run(db, adapter={"kind": "lora"})
+            evaluated_runs.lay_out(db, settings, run)
+            answers = ["yes"] * 4
+            made = evaluated_runs.evaluate(db, settings, run.id or 0, answers, answers, answers)
+            evaluated_runs.judge(db, settings, made, [evaluated_runs.TUNED_WINS] * 4)
+        owned = [table for table in SQLModel.metadata.sorted_tables if "owner_id" in table.c]
+        had = [table.name for table in owned if _owners(db, table) == {ann.id}]
+        accounts.remove(db, ann)
+
+        assert {"run", "evaluation", "judgement", "chore"} <= set(had)
+        assert set().union(*(_owners(db, table) for table in owned)) == {None}
+
+
+def _owners(db: Session, table: Table) -> set[int | None]:
+    return set(db.exec(select(table.c.owner_id)).all())

@@ -6,13 +6,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import col, select
+from sqlmodel import delete as remove
 
 from studio.db.evaluations import Answer, AnswerSet, Evaluation
 from studio.db.session import unit_of_work
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
 from studio.protocols.events import Failed
-from studio.services.evaluations import answer_sets
+from studio.services.evaluations import answer_sets, evaluations
+from studio.services.evaluations.evaluations import EvaluationRequest
 from studio.services.runs import runs
 from studio.services.tasks import tasks
 from studio.settings import Settings
@@ -238,6 +240,41 @@ def test_failure_is_explained_and_tried_again(client: TestClient, engine: Engine
     assert "Try again" in page.text
     assert not page.all("div", **{"hx-trigger": "every 1s"})
     assert (again["id"], again["base"]["status"]) == (number, "queued")
+
+
+def fail_all(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for task in tasks.list_waiting(db, Task):
+            tasks.fail_work(task, Failed(code="out_of_memory", message="It did not fit."))
+
+
+def test_try_again_asks_the_same_rows(
+    client: TestClient, engine: Engine, settings: Settings, run: int
+) -> None:
+    with unit_of_work(engine) as db:
+        asked = EvaluationRequest(dataset="starter", rows=7, max_new_tokens=5)
+        evaluations.create(db, settings, run, asked)
+        before = [task.params for task in tasks.list_waiting(db, Task)]
+    fail_all(engine)
+    page = parse_page(client.get(f"/runs/{run}/evaluation").text)
+    button = next(one for one in page.all("button") if one.text == "Try again")
+    answer = client.post(f"/runs/{run}/evaluations", data={"again": button.attributes["value"]})
+
+    assert answer.url.query == b"number=1"
+    with unit_of_work(engine) as db:
+        assert [task.params for task in tasks.list_waiting(db, Task)] == before
+
+
+def test_evaluation_whose_tasks_are_gone_cannot_be_tried_again(
+    client: TestClient, engine: Engine, run: int
+) -> None:
+    number = client.post(API, json={"rows": ROWS}).json()["id"]
+    with unit_of_work(engine) as db:
+        db.exec(remove(Task))
+    answer = client.post(f"/runs/{run}/evaluations", data={"again": number})
+
+    assert answer.status_code == 409
+    assert "too old to be tried again" in answer.text
 
 
 def test_deleting_a_run_deletes_its_answers(
