@@ -26,8 +26,12 @@ with 10,000, and 9 to 13 with 1,000. On an idle machine, spinning forever was 4 
 300,000.
 """
 
-OPTIONAL_PACKAGES = ("bitsandbytes", "torchao", "flash_attn")
-"""Packages that only some recipes need."""
+OPTIONAL_PACKAGES = ("bitsandbytes", "torchao", "flash_attn", "scipy", "sklearn")
+"""Packages that only some recipes need; the last two, which come with lm-eval, none does.
+
+Transformers loads scipy and scikit-learn wherever they are installed. Scipy starts threads then,
+so that a process which has loaded it cannot be forked.
+"""
 
 _CGROUP_LIMIT_FILES = (
     Path("/sys/fs/cgroup/memory.max"),

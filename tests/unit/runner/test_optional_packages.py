@@ -2,22 +2,24 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from studio.hardware import detect
+from studio.hardware import OPTIONAL_PACKAGES
 from studio.recipe import yaml
 from tests.support.factories import make_recipe
 
 LOOK = """
 import sys, importlib.util
 from pathlib import Path
+from studio.hardware import OPTIONAL_PACKAGES
 from studio.protocols.run_dir import RunDir
 from studio.runner.optional_packages import block_unused_packages
 
 block_unused_packages(RunDir(Path(sys.argv[1])))
-print(*(name for name in ("bitsandbytes", "torchao") if importlib.util.find_spec(name)))
+print(*sorted(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name)))
 """
 FULL = {"adapter": {"kind": "full"}}
 
@@ -40,4 +42,6 @@ def test_only_packages_needed_by_recipe_are_importable(
 def test_unreadable_recipe_blocks_no_packages(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("- no recipe", encoding="utf-8")
 
-    assert found_by_a_run(tmp_path) == " ".join(sorted(detect().packages))
+    installed = sorted(name for name in OPTIONAL_PACKAGES if find_spec(name))
+    assert {"scipy", "sklearn", "torchao"} <= set(installed)
+    assert found_by_a_run(tmp_path) == " ".join(installed)

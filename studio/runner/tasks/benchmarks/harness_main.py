@@ -14,7 +14,7 @@ def main() -> None:
     parent = int(os.environ[PARENT])
     kill_on_parent_death(lambda: os.getppid() != parent)
     # Models are plain by now, and other packages take seconds to load.
-    block_packages_except(())
+    block_packages_except(("scipy", "sklearn"))
     runpy.run_module("lm_eval", run_name="__main__", alter_sys=True)
 
 
