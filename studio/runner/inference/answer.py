@@ -20,6 +20,7 @@ from studio.runner.inference.constraints import (
     schema_grammar,
     start_constraint,
 )
+from studio.runner.inference.mixed_adapters import BASE
 from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
 from studio.runner.inference.tool_calls import CallReader, Piece, find_format
 
@@ -38,6 +39,8 @@ class Answer:
     constraint: Constraint | None = None
     calls: CallReader | None = None
     """Finds calls of functions in the answer, if it may have any."""
+    adapter: str = BASE
+    """peft's name of the adapter that gives it."""
     written: list[int] = field(default_factory=list)
     end: GenerationEnd | None = None
 

@@ -1,4 +1,4 @@
-"""Decode several answers of one model together.
+"""Decode several answers of one model together, or of several adapters on it.
 
 They are decoded in passes. A pass reads all prompts, with what has been written of their answers,
 and writes on. Whatever waits joins at the next pass, so a pass ends early if an answer waits; but
@@ -6,7 +6,8 @@ only after it has written for as long as the next one will take to read.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,7 +43,7 @@ _PLAIN: dict[str, object] = {
 
 
 class Newcomers(Protocol):
-    """The answers that wait for the same model."""
+    """The answers that wait for the same base model."""
 
     def are_waiting(self, running: Sequence[Answer]) -> bool:
         """Whether an answer waits that can be decoded with the running answers."""
@@ -63,6 +64,13 @@ class _NoNewcomers:
 
 NO_NEWCOMERS: Newcomers = _NoNewcomers()
 
+Adapting = Callable[[Sequence[Answer]], AbstractContextManager[None]]
+"""Lets each of the answers of a pass be given by its own adapter."""
+
+
+def _as_it_is(_answers: Sequence[Answer]) -> AbstractContextManager[None]:
+    return nullcontext()
+
 
 def fits(running: Sequence[Answer], prompt: int) -> bool:
     """Whether a prompt of this length can be decoded with the running answers."""
@@ -78,20 +86,26 @@ def decode(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     newcomers: Newcomers = NO_NEWCOMERS,
+    adapting: Adapting = _as_it_is,
 ) -> None:
     """Decode answers to their ends, and those that join them. One at a time if memory is short."""
+
+    def run(answers: Sequence[Answer], newcomers: Newcomers) -> None:
+        with adapting(answers):
+            _Pass(answers, formats, newcomers).run(model, tokenizer)
+
     running = list(answers)
     with record_compute_formats(model) as formats:
         while running:
             try:
-                _Pass(running, formats, newcomers).run(model, tokenizer)
+                run(running, newcomers)
             except torch.OutOfMemoryError:
                 if len(running) == 1:
                     raise
                 torch.cuda.empty_cache()
                 for answer in running:
                     if answer.end is None:
-                        _Pass([answer], formats, NO_NEWCOMERS).run(model, tokenizer)
+                        run([answer], NO_NEWCOMERS)
             running = [answer for answer in running if answer.end is None]
             running += newcomers.take(running)
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Annotated
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model
 from pydantic import Field, TypeAdapter
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError, UnavailableError
@@ -19,6 +20,8 @@ from studio.recipe.adapters import AnyAdapter, Lora
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.precision import PRECISIONS
 from studio.runner.inference.decoding import MAX_PADDED_TOKENS
+from studio.runner.inference.mixed_adapters import BASE, answering, can_mix
+from studio.training import exception_mapping
 from studio.training.checkpoints import checksums, trainer_state
 from studio.training.models import (
     adapter_base,
@@ -62,44 +65,100 @@ class LoadedBase:
     adapters: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
     """The peft name of each adapter, by folder, checkpoint and modification time."""
     _count: int = 0
+    _mixes: dict[str, bool] = field(default_factory=dict)
+    """Whether an adapter can answer together with others, by its name in peft."""
 
-    def activate_adapter(self, request: GenerationRequest) -> None:
-        """Activate an adapter, loading it if needed."""
+    @property
+    def plain(self) -> PreTrainedModel:
+        """The model itself: the same object, whichever adapters are on it."""
+        model = self.model
+        return model.get_base_model() if isinstance(model, PeftModel) else model
+
+    def tokenizer_for(self, request: GenerationRequest) -> PreTrainedTokenizerBase:
+        """Return the tokenizer that a request's model was trained with."""
+        folder = request.tokenizer or request.adapter or request.model
+        if folder not in self.tokenizers:
+            self.tokenizers[folder] = _load_tokenizer(request)
+        return self.tokenizers[folder]
+
+    def activate(self, request: GenerationRequest, others: Collection[str] = ()) -> str:
+        """Activate the adapter of a request, loading it if needed, and return its name in peft.
+
+        The base has none: BASE. The adapters `others` are not dropped.
+        """
+        if not _has_adapter(request):
+            return BASE
         folder, weights = request.adapter, request.weights
         key = (folder, weights, _weights_mtime(weights or folder))
         if key not in self.adapters:
             self._count += 1
-            self.adapters[key] = self._load_adapter(request, f"adapter{self._count}")
+            with _explaining_damage():
+                self.adapters[key] = self._load_adapter(request, f"adapter{self._count}")
         self.adapters.move_to_end(key)
-        self.model.set_adapter(self.adapters[key])
-        while len(self.adapters) > MAX_ADAPTERS:
-            _, old = self.adapters.popitem(last=False)
-            self.model.delete_adapter(old)
+        name = self.adapters[key]
+        self.model.set_adapter(name)
+        unused = [key for key, old in self.adapters.items() if old not in (name, *others)]
+        for old in unused[: max(0, len(self.adapters) - MAX_ADAPTERS)]:
+            self.model.delete_adapter(self.adapters.pop(old))
+        return name
+
+    def activate_beside(self, request: GenerationRequest, others: Collection[str]) -> str | None:
+        """Do so if a batch can have rows of this adapter and of others, else return None."""
+        adapters = {*others} - {BASE}
+        if adapters and _has_adapter(request) and not self._has_kind(_peft_type(request)):
+            return None
+        name = self.activate(request, others)
+        return name if self._can_mix({name, *others}) else None
+
+    def _can_mix(self, names: Collection[str]) -> bool:
+        return len(names) == 1 or all(self._mixes_with_others(name) for name in names)
+
+    def _mixes_with_others(self, name: str) -> bool:
+        if name == BASE:
+            return True
+        if name not in self._mixes:
+            self._mixes[name] = can_mix(self.model, name)
+        return self._mixes[name]
+
+    def _has_kind(self, kind: str) -> bool:
+        return isinstance(self.model, PeftModel) and self.model.peft_type == kind
 
     def _load_adapter(self, request: GenerationRequest, name: str) -> str:
         weights = request.weights
         if weights:
             _verify_weights(Path(weights))
-        self._make_room(_peft_type(request))
-        if not request.adapter:
-            self._add_adapter(request, name)
-        elif isinstance(self.model, PeftModel):
-            self.model.load_adapter(request.adapter, adapter_name=name)
-        else:
-            self.model = PeftModel.from_pretrained(self.model, request.adapter, adapter_name=name)
-        if weights:
-            trainer_state.apply_weights(self.model, Path(weights), name)
+        self._add_adapter(request, name)
+        try:
+            if request.adapter:
+                self.model.load_adapter(request.adapter, name, key_mapping=_renamed(self.plain))
+            if weights:
+                trainer_state.apply_weights(self.model, Path(weights), name)
+        except Exception:
+            self._remove_adapter(name)
+            raise
         self.model.eval()
         return name
 
-    def _make_room(self, kind: str) -> None:
-        """Remove all adapters if they are of another kind: peft does not mix them on a model."""
-        if isinstance(self.model, PeftModel) and self.model.peft_type != kind:
+    def _add_adapter(self, request: GenerationRequest, name: str) -> None:
+        """Add an untrained adapter, in place of all others if those are of another kind.
+
+        peft does not mix kinds on a model.
+        """
+        if isinstance(self.model, PeftModel) and not self._has_kind(_peft_type(request)):
             self.model = self.model.unload()
             self.adapters.clear()
+        config = self._adapter_config(request)
+        if isinstance(self.model, PeftModel):
+            self.model.add_adapter(name, config)
+        else:
+            self.model = get_peft_model(self.model, config, adapter_name=name)
 
-    def _add_adapter(self, request: GenerationRequest, name: str) -> None:
-        """Add an untrained adapter as the recipe describes it; a checkpoint has its weights."""
+    def _adapter_config(self, request: GenerationRequest) -> PeftConfig:
+        """Return the config of a saved adapter, or of one that the recipe describes."""
+        if request.adapter:
+            config = PeftConfig.from_pretrained(request.adapter)
+            config.base_model_name_or_path = None  # Upstream warns if the base has been moved.
+            return config
         adapter = _ADAPTER.validate_python(request.lora)
         texts = changed_options(request).new_token_texts
         tokens = _load_tokenizer(request).convert_tokens_to_ids([*texts])
@@ -107,10 +166,14 @@ class LoadedBase:
         assert config is not None  # noqa: S101 -- only for a full fine-tune
         if isinstance(adapter, Lora) and adapter.changes_base:
             config = lora_variants.plain_config(config)
-        if isinstance(self.model, PeftModel):
-            self.model.add_adapter(name, config)
+        return config
+
+    def _remove_adapter(self, name: str) -> None:
+        assert isinstance(self.model, PeftModel)  # noqa: S101 -- it has this adapter
+        if len(self.model.peft_config) == 1:
+            self.model = self.model.unload()
         else:
-            self.model = get_peft_model(self.model, config, adapter_name=name)
+            self.model.delete_adapter(name)
 
 
 class ModelCache:
@@ -126,28 +189,21 @@ class ModelCache:
     def is_loaded(self, request: GenerationRequest) -> bool:
         """Whether a request needs no other base than the one in memory."""
         base = self._base
-        return base is not None and base.key == _base_key(request)
+        return base is not None and base.key == base_key(request)
 
     @contextmanager
     def model_for(
         self, request: GenerationRequest
     ) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
         """Yield a model ready to answer a request, and the tokenizer it was trained with."""
-        base = self._load_base(request)
-        folder = request.tokenizer or request.adapter or request.model
-        if folder not in base.tokenizers:
-            base.tokenizers[folder] = _load_tokenizer(request)
-        if _has_adapter(request):
-            base.activate_adapter(request)
-            yield base.model, base.tokenizers[folder]
-        elif isinstance(base.model, PeftModel):
-            with base.model.disable_adapter():
-                yield base.model, base.tokenizers[folder]
-        else:
-            yield base.model, base.tokenizers[folder]
+        base = self.base_for(request)
+        adapter = base.activate(request)
+        with answering(base.model, [adapter]):
+            yield base.model, base.tokenizer_for(request)
 
-    def _load_base(self, request: GenerationRequest) -> LoadedBase:
-        key, base = _base_key(request), self._base
+    def base_for(self, request: GenerationRequest) -> LoadedBase:
+        """Return the base that a request needs, in place of any other."""
+        key, base = base_key(request), self._base
         if base is None or base.key != key:
             if self._budget:
                 _require_fits(request, self._budget)
@@ -189,24 +245,14 @@ _LATER = "Try again when a slot is free."
 _LOADED_BYTES = 4
 """Bytes of a weight, or of a key or value of the text that has been read: float32 on the CPU."""
 
-_LOADED_FIELDS = {
-    "model",
-    "code",
-    "adapter",
-    "precision",
-    "base_dtype",
-    "weights",
-    "lora",
-    "options",
-    "tokenizer",
-    "spoken",
-}
+_DAMAGED = (OSError, ValueError, KeyError, SafetensorError)
+"""What libraries raise about an adapter's files."""
 
 
-def loaded_key(request: GenerationRequest) -> str:
-    """Return what is equal for requests that the same loaded model answers at the same time."""
-    written_at = _weights_mtime(request.weights or request.adapter or request.model)
-    return f"{written_at} {request.model_dump_json(include=_LOADED_FIELDS)}"
+def _renamed(model: PreTrainedModel) -> dict[str, str]:
+    """Return how weights were named when adapters of older models of this family were saved."""
+    names: dict[str, str] = getattr(model, "_checkpoint_conversion_mapping", {})
+    return names
 
 
 def _has_adapter(request: GenerationRequest) -> bool:
@@ -218,7 +264,8 @@ def _base_weights(request: GenerationRequest) -> str:
     return "" if _has_adapter(request) else request.weights
 
 
-def _base_key(request: GenerationRequest) -> BaseKey:
+def base_key(request: GenerationRequest) -> BaseKey:
+    """Return what is equal for requests that the same loaded base answers."""
     weights = _base_weights(request)
     return BaseKey(
         request.model,
@@ -233,8 +280,30 @@ def _base_key(request: GenerationRequest) -> BaseKey:
 def _peft_type(request: GenerationRequest) -> str:
     """Return peft's name of the kind of adapter that a request needs."""
     if request.adapter:
-        return str(PeftConfig.from_pretrained(request.adapter).peft_type.value)
+        with _explaining_damage():
+            return str(PeftConfig.from_pretrained(request.adapter).peft_type.value)
     return str(request.lora.get("kind", "lora")).upper()
+
+
+@contextmanager
+def _explaining_damage() -> Iterator[None]:
+    """Explain what libraries raise about an adapter's files.
+
+    Raises:
+        InvalidError: They raise something.
+
+    """
+    try:
+        yield
+    except Exception as error:
+        code = exception_mapping.explain(error).code
+        if not isinstance(error, _DAMAGED) and code != "incompatible_checkpoint":
+            raise
+        raise InvalidError(
+            "The adapter cannot be loaded: its files are damaged, incomplete, or for another base "
+            "model.",
+            hint="Choose a checkpoint of the run, or restart the run.",
+        ) from error
 
 
 def load_base_model(request: GenerationRequest) -> PreTrainedModel:

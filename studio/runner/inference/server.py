@@ -1,14 +1,15 @@
 """The server of the inference service: receives requests and streams answers.
 
-Requests that wait for the same model are answered together.
+Requests that wait for the same base model are answered together, whichever adapters they ask for.
 """
 
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import StudioError
@@ -23,7 +24,8 @@ from studio.runner.inference.answer import Answer, start_answer
 from studio.runner.inference.clients import Client, Inbox, is_readable
 from studio.runner.inference.decoding import decode, fits
 from studio.runner.inference.generation import search, token_budget
-from studio.runner.inference.model_cache import ModelCache, loaded_key
+from studio.runner.inference.mixed_adapters import answering
+from studio.runner.inference.model_cache import LoadedBase, ModelCache, base_key
 from studio.runner.inference.prompt_scores import send_prompt_scores
 from studio.runner.inference.reading import read
 from studio.training import exception_mapping
@@ -64,18 +66,18 @@ class InferenceServer:
             self.inbox.refuse(_UNLOADED)
 
     def _answer(self, client: Client) -> None:
-        """Answer a client, and those that ask for the same model meanwhile."""
+        """Answer a client, and those that ask for the same base model meanwhile."""
         request = _request_of(client)
         self.report_answering(client)
         clients = [client]
         if not self.models.is_loaded(request):
             client.send(GenerationChunk(loading=True))
         try:
-            key = loaded_key(request)
-            with self.models.model_for(request) as (model, tokenizer):
-                room = _Room(self, model, tokenizer, key, clients)
-                if answer := room.start(client):
-                    decode([answer], model, tokenizer, room)
+            base = self.models.base_for(request)
+            room = _Room(self, base, clients)
+            if answer := room.start(client, base.activate(request)):
+                tokenizer = base.tokenizer_for(request)  # of which only the padding counts
+                decode([answer], base.plain, tokenizer, room, room.adapting)
         except Exception as error:  # one failed answer must not prevent the next
             for each in clients:
                 each.fail(_to_failure(error))
@@ -104,15 +106,14 @@ class InferenceServer:
 
 @dataclass(slots=True)
 class _Room:
-    """The clients that one loaded model answers, and those of the waiting that may join them."""
+    """The clients that one loaded base answers, and those of the waiting that may join them."""
 
     server: InferenceServer
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    key: str
-    """What the requests of all of them share."""
+    base: LoadedBase
     clients: list[Client]
     """Those that are being answered."""
+    apart: Client | None = None
+    """One that cannot be answered together with them, as has been tried."""
 
     def are_waiting(self, running: Sequence[Answer]) -> bool:
         """Whether the next client can join. Others must not overtake one that cannot."""
@@ -126,24 +127,53 @@ class _Room:
         """Start and return the answers of waiting clients."""
         taken: list[Answer] = []
         while client := self._next([*running, *taken]):
-            self.server.inbox.waiting.remove(client)
-            self.clients.append(client)
-            self.server.report_answering(client)
             try:
-                answer = self.start(client)
+                adapter = self._adapter_beside(client, [*running, *taken])
+                if adapter is None:
+                    self.apart = client
+                    break
+                self._let_in(client)
+                answer = self.start(client, adapter)
             except StudioError as error:  # It concerns this client alone.
+                self._let_in(client)
                 client.fail(_to_failure(error))
                 continue
             taken += [answer] if answer else []
         return taken
 
-    def start(self, client: Client) -> Answer | None:
+    def start(self, client: Client, adapter: str) -> Answer | None:
         """Start an answer that must be decoded; give any other at once."""
         request = _request_of(client)
         if not request.ids:
             client.send(GenerationChunk(end=GenerationEnd(reason="stop", tokens=0)))
             return None
-        return _start(request, self.model, self.tokenizer, client.send, lambda: client.is_gone)
+        tokenizer = self.base.tokenizer_for(request)
+        with answering(self.base.model, [adapter]):
+            answer = _start(
+                request, self.base.plain, tokenizer, client.send, lambda: client.is_gone
+            )
+        if answer is not None:
+            answer.adapter = adapter
+        return answer
+
+    def adapting(self, answers: Sequence[Answer]) -> AbstractContextManager[None]:
+        """Let each of the answers of a pass be given by its own adapter."""
+        return answering(self.base.model, [answer.adapter for answer in answers])
+
+    def _adapter_beside(self, client: Client, running: Sequence[Answer]) -> str | None:
+        """Load the adapter that a client asks for; return None if it must wait for the others."""
+        others = {answer.adapter for answer in running}
+        try:
+            return self.base.activate_beside(_request_of(client), others)
+        except torch.OutOfMemoryError:  # There may be enough when they have ended.
+            return None
+
+    def _let_in(self, client: Client) -> None:
+        if client in self.clients:
+            return
+        self.server.inbox.waiting.remove(client)
+        self.clients.append(client)
+        self.server.report_answering(client)
 
     def _next(self, running: Sequence[Answer]) -> Client | None:
         if not self.server.inbox.waiting or is_readable(self.server.lifeline):
@@ -151,9 +181,10 @@ class _Room:
         client = self.server.inbox.waiting[0]
         request = _request_of(client)
         can_join = (
-            _can_share(self.model, request)
+            client is not self.apart
+            and _can_share(self.base.plain, request)
             and fits(running, len(request.ids))
-            and loaded_key(request) == self.key
+            and base_key(request) == self.base.key
         )
         return client if can_join else None
 
