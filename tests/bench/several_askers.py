@@ -1,19 +1,23 @@
-"""Eight who ask one model at once, against the same eight one after another.
+"""Eight who ask at once: one model, and four adapters with their base.
 
-Both are asked of one inference service, turn and turn about, with a model of 28 million weights:
-each answer has as many tokens as it may have, so that both write the same number.
+Those who ask one model are measured against the same eight one after another, and those who ask
+several adapters against the same in groups, one adapter after another. Both are asked of one
+inference service, turn and turn about, with a model of 28 million weights: each answer has as many
+tokens as it may have, so that both write the same number.
 """
 
 import asyncio
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
-from transformers import LlamaConfig
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.services.models import service_clients
@@ -23,6 +27,7 @@ from tests.bench.measurement import Measurement
 from tests.training import tiny
 
 ASKERS, TOKENS, TURNS = 8, 64, 3
+RANKS = (4, 8, 16, 16)
 CONFIG = LlamaConfig(
     vocab_size=4096,
     hidden_size=512,
@@ -38,20 +43,47 @@ def measure() -> Iterator[Measurement]:
     with TemporaryDirectory() as folder, _service(Settings(home=Path(folder))) as settings:
         model = tiny.write_model(Path(folder) / "model", CONFIG)
         requests = [_request(model, number) for number in range(ASKERS)]
-        asyncio.run(_in_turn(settings, requests[:1]))  # Loads the model.
-        turns = [asyncio.run(_compare(settings, requests)) for _ in range(TURNS)]
+        ratios = yield from _compare(settings, requests, "one after another", _in_turn)
+        yield Measurement("at once against one after another", statistics.median(ratios), "times")
+        yield Measurement("at once against one after another, least", min(ratios), "times")
+
+        adapters = ["", *(_write_adapter(model, rank) for rank in RANKS)]
+        requests = [
+            request.model_copy(update={"adapter": adapters[number % len(adapters)]})
+            for number, request in enumerate(requests)
+        ]
+        ratios = yield from _compare(settings, requests, "adapter after adapter", _in_groups)
+        yield Measurement("adapters at once against in turn", statistics.median(ratios), "times")
+        yield Measurement("adapters at once against in turn, least", min(ratios), "times")
+
+
+Way = Callable[[Settings, Sequence[GenerationRequest]], Awaitable[float]]
+"""How requests are asked; it returns tokens per second."""
+
+
+def _compare(
+    settings: Settings, requests: Sequence[GenerationRequest], name: str, way: Way
+) -> Generator[Measurement, None, list[float]]:
+    """Yield how fast requests are answered in a way and at once; return the ratios of all turns."""
+
+    async def turn() -> tuple[float, float]:
+        return await way(settings, requests), await _at_once(settings, requests)
+
+    asyncio.run(turn())  # Loads what is asked.
+    turns = [asyncio.run(turn()) for _ in range(TURNS)]
     in_turn, at_once = (statistics.median(turn[side] for turn in turns) for side in (0, 1))
-    yield Measurement("answers one after another", in_turn, "tokens/s")
-    yield Measurement(f"answers of {ASKERS} who ask at once", at_once, "tokens/s")
-    ratios = [turn[1] / turn[0] for turn in turns]
-    yield Measurement("at once against one after another", statistics.median(ratios), "times")
-    yield Measurement("at once against one after another, least", min(ratios), "times")
+    yield Measurement(f"answers {name}", in_turn, "tokens/s")
+    yield Measurement(f"the same answers, of {ASKERS} who ask at once", at_once, "tokens/s")
+    return [at_once / in_turn for in_turn, at_once in turns]
 
 
-async def _compare(
-    settings: Settings, requests: Sequence[GenerationRequest]
-) -> tuple[float, float]:
-    return await _in_turn(settings, requests), await _at_once(settings, requests)
+async def _in_groups(settings: Settings, requests: Sequence[GenerationRequest]) -> float:
+    start = time.perf_counter()
+    written = 0
+    for adapter in dict.fromkeys(request.adapter for request in requests):
+        group = [request for request in requests if request.adapter == adapter]
+        written += sum(await asyncio.gather(*(_answer(settings, request) for request in group)))
+    return written / (time.perf_counter() - start)
 
 
 async def _in_turn(settings: Settings, requests: Sequence[GenerationRequest]) -> float:
@@ -80,6 +112,19 @@ async def _answer(settings: Settings, request: GenerationRequest) -> int:
 def _request(model: Path, number: int) -> GenerationRequest:
     ids = [(31 * number + 7 * place) % 300 for place in range(16 + 48 * number // (ASKERS - 1))]
     return GenerationRequest(model=str(model), ids=ids, stops=[-1], most=TOKENS, temperature=0)
+
+
+def _write_adapter(model: Path, rank: int) -> str:
+    """Write an adapter that has learnt nothing, and return its folder."""
+    folder = model.parent / f"adapter{len(list(model.parent.glob('adapter*')))}"
+    config = LoraConfig(
+        task_type="CAUSAL_LM", r=rank, target_modules="all-linear", init_lora_weights=False
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(len(folder.name))
+        get_peft_model(AutoModelForCausalLM.from_pretrained(model), config).save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return str(folder)
 
 
 @contextmanager
