@@ -1,8 +1,8 @@
 """Which slow tests are due: those of a suite whose code has changed since all of it last passed.
 
 `SUITES` lists the code that each suite tests. Its slow tests run when that code, the code of
-`COMMON` or `ANSWERS`, the test's own file, or a module that the tests of the suite share has
-changed. Tests marked `smoke` run on each push: together they cover every suite.
+`COMMON` or `ANSWERS`, the test's own file, or a module of the suite that it imports has changed.
+Tests marked `smoke` run on each push: together they cover every suite.
 
 `make test-all` runs everything, and if all passes, `python -m tests.tools.due_tests` records what
 it passed with in `tests/passed.sha256`.
@@ -169,8 +169,11 @@ def depends_on(item: pytest.Item) -> set[str]:
     suite = next((name for name in SUITES if path.startswith(f"{name}/")), None)
     if suite is None:
         return set()
-    answers = ANSWERS if suite != "tests/training" or _names_answers(path) else ()
-    return {*COMMON, *answers, *SUITES[suite], *_shared(suite), path}
+    imported = _imported(path, suite)
+    helpers = (name for name in imported if not Path(name).name.startswith("test_"))
+    has_answers = suite != "tests/training" or any(map(_names_answers, (path, *helpers)))
+    answers = ANSWERS if has_answers else ()
+    return {*COMMON, *answers, *SUITES[suite], *_scripts(suite), *imported, path}
 
 
 @cache
@@ -179,10 +182,40 @@ def _names_answers(path: str) -> bool:
 
 
 @cache
-def _shared(suite: str) -> list[str]:
-    """Return the modules that the tests of a suite share."""
-    modules = (path for path in (ROOT / suite).rglob("*.py") if not path.name.startswith("test_"))
-    return [path.relative_to(ROOT).as_posix() for path in modules]
+def _imported(path: str, suite: str) -> frozenset[str]:
+    """Return the modules of its suite that a test file needs: imports, theirs, and conftests."""
+    folders = [folder.as_posix() for folder in Path(path).parents]
+    conftests = (f"{folder}/conftest.py" for folder in folders if folder.startswith(suite))
+    found = {name for name in conftests if (ROOT / name).exists()}
+    waiting = [path, *found]
+    while waiting:
+        own = {name for name in _imports(waiting.pop()) if name.startswith(f"{suite}/")}
+        waiting += own - found
+        found |= own
+    return frozenset(found)
+
+
+@cache
+def _scripts(suite: str) -> frozenset[str]:
+    """Return the modules of a suite that are no tests and that no other imports: tests run them."""
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / suite).rglob("*.py")}
+    imported = {name for module in modules for name in _imports(module)}
+    return frozenset(
+        name for name in modules - imported if not Path(name).name.startswith(("test_", "conftest"))
+    )
+
+
+@cache
+def _imports(path: str) -> frozenset[str]:
+    """Return the modules of tests that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    files = (f"{name.replace('.', '/')}.py" for name in names if name.startswith("tests."))
+    return frozenset(name for name in files if (ROOT / name).exists())
 
 
 if __name__ == "__main__":

@@ -116,6 +116,20 @@ def test_tests_of_training_depend_on_answers_only_if_they_name_them(
     }
 
 
+def test_modules_that_a_test_imports_count(request: pytest.FixtureRequest) -> None:
+    needs = due_tests.depends_on(slow_test(request, "tests/training/runs/test_token_models.py"))
+
+    own = {name for name in needs if name.startswith("tests/training/")}
+    assert own >= {
+        "tests/training/conftest.py",
+        "tests/training/tiny.py",
+        "tests/training/checkpoints/resumed_runs.py",
+        "tests/training/runs/test_encoders.py",
+        "tests/training/runs/test_token_models.py",
+    }
+    assert "tests/training/models/mixed_answers.py" not in own
+
+
 def slow_test(request: pytest.FixtureRequest, path: str) -> pytest.Item:
     module = pytest.Module.from_parent(request.session, path=ROOT / path)
     item = pytest.Function.from_parent(module, name="slow", callobj=lambda: None)
