@@ -1,0 +1,1 @@
+"""Graders: what scores one answer to one row, as data in OpenAI's grader JSON."""
