@@ -29,10 +29,11 @@ FINAL_ANSWER = "####"
 BLEU_ORDER = 4
 """BLEU counts matches of one to four words in a row."""
 
-_NUMBER = re.compile(
+NUMBER = re.compile(
     r"((?:(?<!\w)-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[-+]?\d{1,3}(?!\d))?)",
     re.IGNORECASE,
 )
+"""A number, with a sign, commas between thousands, decimals or an exponent."""
 
 
 def share(value: float) -> Statistics:
@@ -80,7 +81,7 @@ def last_number(text: str) -> Decimal | None:
     """
     result = unicodedata.normalize("NFKC", text).rpartition(FINAL_ANSWER)[2]
     plain = result.replace("$", "").replace("\N{MINUS SIGN}", "-")
-    numbers = _NUMBER.findall(plain)
+    numbers = NUMBER.findall(plain)
     return Decimal(numbers[-1].replace(",", "")) if numbers else None
 
 
