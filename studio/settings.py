@@ -136,6 +136,10 @@ class Settings(BaseSettings):
     JSON list such as [{"name": "large", "url": "https://api.openai.com/v1", "model": "gpt-5",
     "key": "…"}]. A secret, because it holds keys."""
 
+    python_graders: Literal["sealed", "trusted", "off"] = "sealed"
+    """Whether programs that grade answers run: only where the kernel can seal them (`sealed`), also
+    where it cannot (`trusted`; only on a machine that you alone use), or never (`off`)."""
+
     secret_key: SecretStr = SecretStr("")
     """Encrypts the secrets set on the Settings page, instead of the file secret_key: 32 characters
     or more, for example from openssl rand -base64 32."""

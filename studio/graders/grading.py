@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Self
 
-from studio.errors import StudioError
+from studio.errors import InvalidError, StudioError
 from studio.graders.formulas import Formula
 from studio.graders.grades import Grade, GradeError, GraderErrors, clip
 from studio.graders.model_questions import (
@@ -26,7 +26,7 @@ from studio.graders.schema import (
     SingleGrader,
     StringCheckGrader,
     TextSimilarityGrader,
-    python_graders,
+    single_graders,
 )
 from studio.graders.templates import Sample, fill
 from studio.graders.text_similarity import METRICS
@@ -57,7 +57,8 @@ class Grading:
         )
         self._processes = {
             one.source: PythonProcess(one.source, python, limits=limits)
-            for one in python_graders(grader)
+            for _, one in single_graders(grader)
+            if isinstance(one, PythonGrader)
         }
 
     def __enter__(self) -> Self:
@@ -70,15 +71,20 @@ class Grading:
         for process in self._processes.values():
             process.close()
 
-    def start(self) -> None:
-        """Load the programs of Python graders.
+    def load_programs(self) -> None:
+        """Load the programs of Python graders, which otherwise happens with the first answer.
 
         Raises:
-            GradeError: one cannot be loaded, or may not run here.
+            InvalidError: one cannot be loaded, or may not run here.
 
         """
-        for process in self._processes.values():
-            process.start()
+        for path, one in single_graders(self.grader):
+            if isinstance(one, PythonGrader):
+                try:
+                    self._processes[one.source].start()
+                except GradeError as error:
+                    param = f"{path}.source"
+                    raise InvalidError(f"{param}: {error.message}", param=param) from error
 
     @property
     def seals(self) -> list[str]:

@@ -150,7 +150,7 @@ def _describe(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}"[:MAX_DETAILS]
     except BaseException:  # noqa: BLE001 -- its text is a program, too
         text = "an error without a readable text"
-    number = _line_in_program(error.__traceback__) or getattr(error, "lineno", None)
+    number = _line_in_program(error.__traceback__)
     return f"{text} (line {number})" if number else text
 
 

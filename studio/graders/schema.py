@@ -98,7 +98,7 @@ def _check_content(content: object) -> object:
     return content
 
 
-class Message(FieldDocs, BaseModel):
+class GraderMessage(FieldDocs, BaseModel):
     """A turn of what a model that judges is asked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -131,7 +131,7 @@ class SamplingParams(FieldDocs, BaseModel):
 class _ModelGrader(_Grader):
     model: Annotated[str, Len(1, 1000)]
     """A name as in `/v1/models`."""
-    input: Annotated[list[Message], Len(1, 100)]
+    input: Annotated[list[GraderMessage], Len(1, 100)]
 
 
 class ScoreModelGrader(_ModelGrader):
@@ -256,7 +256,10 @@ def parse_grader(data: object, param: str = "grader") -> "Grader":
     return grader
 
 
-def python_graders(grader: "Grader") -> Iterator[PythonGrader]:
-    """Yield the Python graders in a grader."""
-    parts = grader.graders.values() if isinstance(grader, MultiGrader) else [grader]
-    yield from (part for part in parts if isinstance(part, PythonGrader))
+def single_graders(grader: "Grader", param: str = "grader") -> Iterator[tuple[str, SingleGrader]]:
+    """Yield the graders that score by themselves, each with its path."""
+    if not isinstance(grader, MultiGrader):
+        yield param, grader
+        return
+    for name, part in grader.graders.items():
+        yield f"{param}.graders.{name}", part

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from studio.errors import NotFoundError
-from studio.graders.grades import ErrorFlag, Grade, GradeError
+from studio.errors import InvalidError, NotFoundError
+from studio.graders.grades import ErrorFlag, Grade
 from studio.graders.grading import Grading
 from studio.graders.model_questions import AskModel, ModelQuestion, ModelReply
 from studio.graders.python_process import PythonLimits
@@ -181,11 +181,26 @@ def test_model_that_cannot_be_asked_is_named() -> None:
 
 
 def test_python_graders_can_be_turned_off() -> None:
-    with Grading(parse_grader(PYTHON), "off") as grading, pytest.raises(GradeError) as raised:
-        grading.start()
+    with Grading(parse_grader(PYTHON), "off") as grading:
+        graded = grading.grade(Sample("x"), {})
 
-    assert raised.value.kind == "off"
-    assert "STUDIO_PYTHON_GRADERS" in raised.value.message
+    assert graded.errors.python_grader_server_error_type == "off"
+    assert "STUDIO_PYTHON_GRADERS" in graded.messages[0]
+
+
+def test_program_that_cannot_be_loaded_is_named() -> None:
+    parts = {"exact": CHECK, "broken": PYTHON | {"source": "def grade(:"}}
+    grader = parse_grader(MULTI | {"graders": parts, "calculate_output": "exact + broken"})
+    with (
+        Grading(grader, "trusted", limits=PATIENT) as grading,
+        pytest.raises(InvalidError) as raised,
+    ):
+        grading.load_programs()
+
+    assert raised.value.param == "grader.graders.broken.source"
+    assert raised.value.message == (
+        "grader.graders.broken.source: SyntaxError: invalid syntax (<grader>, line 1)"
+    )
 
 
 def test_process_serves_all_answers_and_ends_when_closed() -> None:
