@@ -1,6 +1,7 @@
 """Assemble the web application: routers, middleware and shared state."""
 
 import gc
+from asyncio import Semaphore
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,7 +42,7 @@ from studio.web.feedback import feedback_page
 from studio.web.hardware import hardware_page
 from studio.web.help import help_page, style_page
 from studio.web.http import errors
-from studio.web.http.deps import SessionSlots
+from studio.web.http.deps import MAX_GRADERS, SessionSlots
 from studio.web.http.event_hub import EventHub, StreamLimiter
 from studio.web.i18n.locale import LocaleMiddleware
 from studio.web.middleware.auth_middleware import RECHECK_SECONDS, AuthMiddleware
@@ -176,6 +177,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.hub = EventHub(engine)
     app.state.traffic = request_metrics
     app.state.seats = SessionSlots()
+    app.state.grader_slots = Semaphore(MAX_GRADERS)
     app.state.tries = LoginThrottle()
     app.state.pending = PendingSignIns()
     app.state.viewers = StreamLimiter()

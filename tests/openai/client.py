@@ -393,6 +393,44 @@ def check_whoever_hangs_up_keeps_nobody_waiting() -> None:
     assert answer.usage.completion_tokens == 1
 
 
+def check_an_answer_is_graded() -> None:
+    """Use the graders of OpenAI's guide; several of them are named in a `multi`."""
+    texts = {"input": "{{ sample.output_text }}", "reference": "{{ item.answer }}"}
+    exact = {"type": "string_check", "name": "exact", "operation": "like"} | texts
+    near = {"type": "text_similarity", "name": "near", "evaluation_metric": "fuzzy_match"}
+    near |= texts | {"input": "{{ sample.output_json.city }}"}
+    source = "def grade(sample, item):\n    return 1.0 / len(sample['output_text'].split())"
+    program = {"type": "python", "name": "short", "source": source}
+    asked = [{"role": "user", "content": "Rate: {{ sample.output_text }}"}]
+    judge: dict[str, Any] = {"type": "score_model", "name": "judge", "model": "starter"}
+    judge |= {"input": asked, "range": [0, 10], "sampling_params": {"max_completions_tokens": 64}}
+    several: dict[str, Any] = {
+        "type": "multi",
+        "name": "several",
+        "graders": {"exact": exact, "near": near, "short": program},
+        "calculate_output": "0.5 * exact + 0.25 * near + 0.25 * short",
+    }
+    graders = client.fine_tuning.alpha.graders
+    answer = {"model_sample": '{"city": "Paris!"}', "item": {"answer": "Paris"}}
+    told = graders.run(grader=several, **answer)
+    rated = graders.run(grader=judge, **answer)
+    broken = graders.run(grader=near, model_sample="Paris", item={"answer": "Paris"})
+
+    assert told.sub_rewards == {"exact": 1.0, "near": 10 / 11, "short": 0.5}
+    assert abs(told.reward - (0.5 + 0.25 * 10 / 11 + 0.125)) < 1e-9
+    assert (told.metadata.name, told.metadata.type) == ("several", "multi")
+    # A number that is cut off after 64 tokens is no score; any other is within its range.
+    flags = rated.metadata.errors.to_dict()
+    assert rated.metadata.sampled_model_name == "starter", flags
+    assert flags["model_grader_parse_error"] or 0 <= rated.reward <= 10
+    assert (broken.reward, broken.metadata.errors.sample_parse_error) == (None, True)
+    for grader in (exact, near, program, judge, several):
+        assert graders.validate(grader=grader).grader.to_dict() == grader
+    wrong = several | {"calculate_output": "exact +"}
+    refusal = refused(openai.BadRequestError, lambda: graders.validate(grader=wrong))
+    assert refusal.param == "grader.calculate_output"
+
+
 def check_what_there_is_not_is_refused() -> None:
     jobs = client.fine_tuning.jobs
     reinforcement: Any = {"type": "reinforcement", "reinforcement": {}}

@@ -50,7 +50,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     ),
     "tests/worker": ("studio/worker", "studio/services/tasks", "studio/services/exports"),
     "tests/commands": ("studio/commands", "studio/client"),
-    "tests/openai": ("studio/services/openai", "studio/web/api/openai"),
+    "tests/openai": ("studio/services/openai", "studio/web/api/openai", "studio/graders"),
     "tests/e2e": (
         *("templates", "static/css", "static/js", "studio/web", "studio/locale"),
         *("studio/client", "README.md"),

@@ -314,6 +314,8 @@ ROUTE_PERMISSIONS = {
     "/v1/files": "GET read, POST submit",
     "/v1/files/{file_id}": "GET read, DELETE manage",
     "/v1/files/{file_id}/content": "GET read",
+    "/v1/fine_tuning/alpha/graders/run": "POST submit",
+    "/v1/fine_tuning/alpha/graders/validate": "POST submit",
     "/v1/fine_tuning/jobs": "GET read, POST submit",
     "/v1/fine_tuning/jobs/{job_id}": "GET read",
     "/v1/fine_tuning/jobs/{job_id}/cancel": "POST manage",

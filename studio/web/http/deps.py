@@ -27,6 +27,9 @@ database lock needs another thread to validate its response before it commits, a
 if every thread waited for the lock. A request that waits for a slot holds no thread.
 """
 
+MAX_GRADERS = 4
+"""How many requests may grade an answer at once; each can take a thread and half a gigabyte."""
+
 
 class SessionSlots:
     """Limits how many requests use the database at once; others wait in order of arrival."""

@@ -45,7 +45,31 @@ async def complete(sent: CompletionRequest, request: Request) -> Response:
     return await _respond(request, sent.to_request(), is_chat=False)
 
 
+async def answer(request: Request, sent: ChatCompletionRequest) -> dict[str, Any]:
+    """Return the complete answer to a conversation, for routes that ask a model themselves.
+
+    Raises:
+        StudioError: The model cannot be asked, or the client of the request has disconnected.
+
+    """
+    pieces, builder, choices = await _start(request, sent.to_request(), is_chat=True)
+    await _until_disconnect(request, _read_all(pieces))
+    return builder.full_response(choices)
+
+
 async def _respond(request: Request, options: GenerationOptions, *, is_chat: bool) -> Response:
+    pieces, builder, choices = await _start(request, options, is_chat=is_chat)
+    if options.is_streamed:
+        events = _stream_events(pieces, builder, choices, wants_usage=options.wants_usage)
+        return StreamingResponse(events, media_type="text/event-stream")
+    await _until_disconnect(request, _read_all(pieces))
+    return JSONResponse(builder.full_response(choices))
+
+
+async def _start(
+    request: Request, options: GenerationOptions, *, is_chat: bool
+) -> tuple[AsyncGenerator[tuple[Choice, str, GenerationChunk]], ResponseBuilder, list[Choice]]:
+    """Return the pieces of the answers, and what they are added to, once the first one starts."""
     asked = await _build_request(request, options)
     scored = 0 if asked.scored_from is None else len(asked.ids) - asked.scored_from
     is_score = options.kind == "answer"
@@ -59,12 +83,7 @@ async def _respond(request: Request, options: GenerationOptions, *, is_chat: boo
     requests = [asked.model_copy(update={"seed": seed}) for seed in options.seeds]
     answers = Answers(request.app.state.settings, requests)
     await _until_disconnect(request, answers.start())
-    pieces = _add_pieces(answers, choices)
-    if options.is_streamed:
-        events = _stream_events(pieces, builder, choices, wants_usage=options.wants_usage)
-        return StreamingResponse(events, media_type="text/event-stream")
-    await _until_disconnect(request, _read_all(pieces))
-    return JSONResponse(builder.full_response(choices))
+    return _add_pieces(answers, choices), builder, choices
 
 
 async def _build_request(request: Request, options: GenerationOptions) -> GenerationRequest:
