@@ -29,7 +29,7 @@ from studio.graders.schema import (
     single_graders,
 )
 from studio.graders.templates import Sample, fill
-from studio.graders.text_similarity import METRICS
+from studio.graders.text_similarity import compare
 
 
 class Grading:
@@ -152,7 +152,7 @@ class Grading:
         reference = fill(grader.reference, sample, item)
         if isinstance(grader, StringCheckGrader):
             return float(check_strings(text, reference, grader.operation))
-        return METRICS[grader.evaluation_metric](text, reference)
+        return compare(grader.evaluation_metric, text, reference)
 
     def _ask(
         self, grader: ScoreModelGrader | LabelModelGrader, sample: Sample, item: object

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from studio.graders.grades import GradeError
 
-_PLACE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_PLACE = re.compile(r"\{\{([^{}]*)\}\}")
 _PATH = re.compile(
     r"\s*(item|sample)((?:\.[^\W\d][\w-]*|\[-?\d{1,6}\]|\[\"[^\"]*\"\]|\['[^']*'\])*)\s*"
 )
@@ -65,6 +65,8 @@ def check_template(text: str) -> str:
         ValueError: a place in it is no path that can be looked up.
 
     """
+    if "{{" in _PLACE.sub("", text):
+        raise ValueError("A place that begins with {{ is no path, or is not closed by }}.")
     for place in _PLACE.finditer(text):
         namespace, steps = parse_path(place[1])
         if namespace == "sample" and steps and steps[0] not in SAMPLE_KEYS:

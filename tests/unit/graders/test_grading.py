@@ -75,6 +75,7 @@ def test_formula_combines_scores() -> None:
         (PYTHON | {"source": "import os\nos._exit(1)"}, "x", "python_grader_server_error", "ended"),
         (PYTHON | {"source": "def grade(sample, item): pass"}, "x", "python_grader_runtime_error",
          "grade returned nothing instead of a number"),
+        (SIMILAR, "x" * 50_001, "other_error", "more than 50,000 characters are not compared"),
         (SCORE, "x", "model_grader_server_error", "No model can be asked here."),
         (MULTI | {"calculate_output": "exact / (near - near)", "graders": {
             "exact": CHECK, "near": SIMILAR}}, "x", "formula_parse_error", "has no value here"),

@@ -87,6 +87,11 @@ def test_answer_that_is_no_json_is_its_own_error(text: str) -> None:
         "{{ }}",
         "{{ item.list[99999999999999999999] }}",
         "{{ {{ item.answer }} }}",
+        "{{ item.answer }",
+        "{{ {} }}",
+        pytest.param("{{" * 90_000, id="many brackets"),
+        pytest.param("{{" + " " * 180_000, id="many spaces"),
+        pytest.param("{{ item" + ".a" * 90_000 + "! }}", id="long path"),
     ],
 )
 def test_what_is_no_path_is_refused(template: str) -> None:
