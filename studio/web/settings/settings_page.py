@@ -9,6 +9,7 @@ from sqlmodel import Session
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
 from studio.errors import InvalidError, StudioError
+from studio.graders.python_process import PythonPolicy, SealStatus, seal_status
 from studio.hardware import Gpu, Hardware, package_versions
 from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
@@ -37,6 +38,7 @@ def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
         machine=[
             *_machine_facts(workers.training_hardware(db)),
             ("Prefork server", workers.read_launcher(config).summary),
+            ("Python graders", _describe_graders(config.python_graders, seal_status())),
         ],
         packages=package_versions(),
         precisions=choices.precision_options(workers.training_hardware(db)),
@@ -90,6 +92,18 @@ def _machine_facts(hardware: Hardware) -> list[tuple[str, str]]:
             if name != "float32"
         ),
     ]
+
+
+def _describe_graders(policy: PythonPolicy, status: SealStatus) -> str:
+    """Say whether programs of graders run on this machine."""
+    if policy == "off":
+        return "turned off"
+    if not status.reason:
+        walls = ", ".join(status.walls)
+        return f"run sealed by {walls}"
+    if policy == "trusted":
+        return f"run, but are not sealed: {status.reason}"
+    return f"refused, because they cannot be sealed: {status.reason}"
 
 
 def _format_gpu(gpu: Gpu) -> str:

@@ -3,14 +3,17 @@
 import os
 import re
 
+import pytest
 from fastapi.testclient import TestClient
 
+from studio.graders.python_process import PythonPolicy, SealStatus, seal_status
 from studio.hardware import detect, package_versions
 from studio.processes.start_time import process_start_time
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
 from studio.services.workers import workers
 from studio.settings import Settings
+from studio.web.settings import settings_page
 from tests.support.page_reader import Node, parse_page
 
 
@@ -57,6 +60,28 @@ def test_data_safety_checks_are_shown(client: TestClient, settings: Settings) ->
         f"{'✓' if finding.good else '✗'} {finding.text}"
         for finding in health_checks.check_home(settings)
     ]
+
+
+def test_seal_of_graders_is_shown(client: TestClient) -> None:
+    status = seal_status()
+    expected = settings_page._describe_graders("sealed", status)
+
+    assert facts(client)["Python graders"] == expected
+    assert expected.startswith("refused, " if status.reason else "run sealed by ")
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("sealed", "refused, because they cannot be sealed: no seccomp"),
+        ("trusted", "run, but are not sealed: no seccomp"),
+        ("off", "turned off"),
+    ],
+)
+def test_missing_seal_of_graders_is_shown(policy: PythonPolicy, expected: str) -> None:
+    status = SealStatus((), "no seccomp")
+
+    assert settings_page._describe_graders(policy, status) == expected
 
 
 def test_missing_launcher_is_shown_as_off(client: TestClient) -> None:
