@@ -1,9 +1,11 @@
 """Programs of strangers in a sealed process: none gets out, and the next answer is graded."""
 
-import json
 import os
 import platform
+import select
 import socket
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -231,4 +233,25 @@ def grade(sample, item):
         scores = [(liar.grade({}, {}), other.grade({}, {})) for _ in range(3)]
 
     assert [score for _, score in scores] == [0.25] * 3
-    assert json.dumps(scores)
+
+
+def test_process_ends_with_a_killed_parent() -> None:
+    """Kill a studio while a program loops: the kernel ends the program."""
+    code = """
+from studio.graders.python_process import PythonProcess
+process = PythonProcess("def grade(sample, item):\\n    while item: pass\\n    return 1", "sealed")
+process.grade({}, 0)
+print(process._process.pid, flush=True)
+process.limits = process.limits.__class__(seconds=600)
+process.grade({}, 1)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        assert select.select([child], [], [], 60)[0] == [child]
+    finally:
+        os.close(child)
