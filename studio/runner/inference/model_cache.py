@@ -133,7 +133,7 @@ class LoadedBase:
                 self.model.load_adapter(request.adapter, name, key_mapping=_renamed(self.plain))
             if weights:
                 trainer_state.apply_weights(self.model, Path(weights), name)
-        except Exception:
+        except BaseException:
             self._remove_adapter(name)
             raise
         self.model.eval()
@@ -245,8 +245,8 @@ _LATER = "Try again when a slot is free."
 _LOADED_BYTES = 4
 """Bytes of a weight, or of a key or value of the text that has been read: float32 on the CPU."""
 
-_DAMAGED = (OSError, ValueError, KeyError, SafetensorError)
-"""What libraries raise about an adapter's files."""
+_DAMAGED = (OSError, ValueError, KeyError, SafetensorError, RuntimeError)
+"""What libraries raise about an adapter's files. A RuntimeError may have other causes."""
 
 
 def _renamed(model: PreTrainedModel) -> dict[str, str]:
@@ -295,9 +295,9 @@ def _explaining_damage() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except _DAMAGED as error:
         code = exception_mapping.explain(error).code
-        if not isinstance(error, _DAMAGED) and code != "incompatible_checkpoint":
+        if isinstance(error, RuntimeError) and code != "incompatible_checkpoint":
             raise
         raise InvalidError(
             "The adapter cannot be loaded: its files are damaged, incomplete, or for another base "
