@@ -84,9 +84,9 @@ def test_yaml_curl_and_python_start_same_run_as_form(
 
     written = recipes.load_recipe(tmp_path / "yaml", []).model_dump(mode="json")
     made = newest(studio, 4)
-    # Which precision is recommended depends on the machine; all four take the same.
-    assert made[0]["precision"] != "auto"
-    assert made == [written | {"precision": made[0]["precision"]}] * 4
+    # Which precision is recommended depends on the machine, whose speed is measured meanwhile.
+    assert "auto" not in {run["precision"] for run in made}
+    assert [run | {"precision": "auto"} for run in made] == [written | {"precision": "auto"}] * 4
 
 
 def test_setting_search_finds_hidden_settings(page: Page) -> None:
