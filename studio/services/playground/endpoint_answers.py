@@ -236,7 +236,7 @@ def _add(endpoint: ChatEndpoint, answer: EndpointAnswer, event: bytes) -> Piece:
         chunk = json.loads(event.decode())
         if isinstance(chunk, dict) and chunk.get("error"):
             reason = chat_endpoints.error_message(event)
-            raise UnavailableError(f"{endpoint.host} failed: {reason}", hint=_LATER)
+            raise UnavailableError(f"{endpoint.host} did not answer: {reason}", hint=_LATER)
         return answer.add(chunk)
     except UnicodeDecodeError as error:
         raise InvalidError(f"{endpoint.host} sent text that is not UTF-8.", hint=_LATER) from error

@@ -1,5 +1,6 @@
 """Search for the command palette: what has a name, and completions of a query at the cursor."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ _TABLES: tuple[tuple[HitKind, _NamedTable], ...] = (
 )
 
 
+_WORD_BREAK = re.compile(r"[\W_]+")
 _MAX_COMPARED = 500
 """How many names a misspelt one is compared with."""
 
@@ -224,15 +226,22 @@ def _used_values(db: Session, field: Field, word: str) -> list[str]:
 def _rank_matches(
     word: str, candidates: Iterable[str], besides: Callable[[str], str] = lambda _name: ""
 ) -> list[str]:
-    """Return names that match a word in the name or its title; prefix matches come first."""
+    """Return names that match a word in the name or its title.
+
+    Names that begin with it come first, then those of which it is a whole word, or a word of the
+    title.
+    """
     sought = word.lower()
 
     def rank(name: str) -> int:
-        if name.lower().startswith(sought):
+        lowered, title = name.lower(), besides(name).lower()
+        if lowered.startswith(sought):
             return 0
-        if sought in name.lower():
+        if sought in _WORD_BREAK.split(f"{lowered} {title}"):
             return 1
-        return 2 if sought in besides(name).lower() else 3
+        if sought in lowered:
+            return 2
+        return 3 if sought in title else 4
 
     ranked = [(rank(name), name) for name in candidates]
-    return [name for number in range(3) for match_rank, name in ranked if match_rank == number]
+    return [name for number in range(4) for match_rank, name in ranked if match_rank == number]
