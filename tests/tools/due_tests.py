@@ -38,6 +38,11 @@ APART = "# Only for benchmarks"
 
 _NAMES_ANSWERS = re.compile(r"studio\.runner\.(inference|judges|tasks|work_main)")
 
+LANGUAGES = ("studio/locale",)
+"""Translations: only tests in a browser that name a language read any."""
+
+_NAMES_LANGUAGE = re.compile(r"zh|\u4e2d\u6587|language", re.IGNORECASE)
+
 SUITES: dict[str, tuple[str, ...]] = {
     "tests/training": (
         *("studio/recipe", "studio/weights", "studio/intake/rows"),
@@ -52,7 +57,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "tests/commands": ("studio/commands", "studio/client"),
     "tests/openai": ("studio/services/openai", "studio/web/api/openai", "studio/graders"),
     "tests/e2e": (
-        *("templates", "static/css", "static/js", "studio/web", "studio/locale"),
+        *("templates", "static/css", "static/js", "studio/web"),
         *("studio/client", "README.md"),
     ),
 }
@@ -143,7 +148,7 @@ def _files(path: Path) -> list[Path]:
 
 def dependencies(root: Path) -> Iterator[str]:
     """Yield all that the slow tests of the suites depend on."""
-    yield from (*COMMON, *ANSWERS)
+    yield from (*COMMON, *ANSWERS, *LANGUAGES)
     for suite, code in SUITES.items():
         yield from code
         modules = sorted((root / suite).rglob("*.py"))
@@ -173,12 +178,18 @@ def depends_on(item: pytest.Item) -> set[str]:
     helpers = (name for name in imported if not Path(name).name.startswith("test_"))
     has_answers = suite != "tests/training" or any(map(_names_answers, (path, *helpers)))
     answers = ANSWERS if has_answers else ()
-    return {*COMMON, *answers, *SUITES[suite], *_scripts(suite), *imported, path}
+    languages = LANGUAGES if suite == "tests/e2e" and _names_language(path) else ()
+    return {*COMMON, *answers, *languages, *SUITES[suite], *_scripts(suite), *imported, path}
 
 
 @cache
 def _names_answers(path: str) -> bool:
     return bool(_NAMES_ANSWERS.search((ROOT / path).read_text("utf-8")))
+
+
+@cache
+def _names_language(path: str) -> bool:
+    return bool(_NAMES_LANGUAGE.search((ROOT / path).read_text("utf-8")))
 
 
 @cache

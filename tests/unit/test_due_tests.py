@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools import due_tests
-from tests.tools.due_tests import ANSWERS, APART, COMMON, ROOT, SUITES, Fingerprints
+from tests.tools.due_tests import ANSWERS, APART, COMMON, LANGUAGES, ROOT, SUITES, Fingerprints
 
 MODULE = '"""A module."""\n\nLIMIT = 3\n"""How many."""\n\n\ndef get() -> int:\n    return LIMIT\n'
 TEST = "def test_it() -> None: ...\n"
@@ -16,7 +16,7 @@ TEST_FILE = "tests/openai/test_it.py"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Make a project with one module in each place and one slow test; all tests have passed."""
-    for name in {*COMMON, *ANSWERS, *chain(*SUITES.values())}:
+    for name in {*COMMON, *ANSWERS, *LANGUAGES, *chain(*SUITES.values())}:
         is_file = name.endswith((".py", ".txt", ".md"))
         path = tmp_path / name if is_file else tmp_path / name / "module.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,8 @@ def test_nothing_is_due_after_passing(project: Path) -> None:
 def test_everything_is_due_without_record(project: Path) -> None:
     (project / due_tests.RECORD).unlink()
 
-    assert changed(project) == {*COMMON, *ANSWERS, *chain(*SUITES.values()), TEST_FILE}
+    everything = {*COMMON, *ANSWERS, *LANGUAGES, *chain(*SUITES.values()), TEST_FILE}
+    assert changed(project) == everything
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,17 @@ def test_tests_of_training_depend_on_answers_only_if_they_name_them(
         "training/runs/test_runs": False,
         "worker/test_loop": True,
     }
+
+
+@pytest.mark.parametrize(("name", "expected"), [("navigation", True), ("connection", False)])
+def test_tests_in_a_browser_depend_on_translations_only_if_they_name_a_language(
+    name: str,
+    expected: bool,  # noqa: FBT001 -- a case
+    request: pytest.FixtureRequest,
+) -> None:
+    needs = due_tests.depends_on(slow_test(request, f"tests/e2e/site/test_{name}.py"))
+
+    assert (LANGUAGES[0] in needs) == expected
 
 
 def test_modules_that_a_test_imports_count(request: pytest.FixtureRequest) -> None:
