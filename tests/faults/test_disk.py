@@ -93,7 +93,8 @@ def read_again(studio: Studio, disk: Path) -> None:
     for dataset in named(studio).values():
         if dataset["status"] == "failed":
             chore = studio.api.get(f"/chores/{dataset['chore']}").raise_for_status().json()
-            assert chore["error"]["code"] == "disk_full"
+            # Without room, the studio may not even be able to follow the process that reads.
+            assert chore["error"]["code"] in {"disk_full", "not_followed"}
             studio.api.post(f"/chores/{dataset['chore']}/again").raise_for_status()
     wait_until(lambda: {one["status"] for one in named(studio).values()} == {"ready"})
 
