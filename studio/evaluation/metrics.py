@@ -91,7 +91,7 @@ def _reads(metric: EvaluationMetric, rows: Sequence[AnsweredRow]) -> bool:
     """Whether a metric of models that read a text applies to what they say of some rows."""
     if metric.kind != rows[0].kind:
         return False
-    if metric.key == "micro_f1" and not _has_several(rows):
+    if metric.key in _FOR_SEVERAL and not _has_several(rows):
         return False
     if metric.key == "macro_f1" and len(reading_scores.list_labels(rows)) > MAX_LABELS:
         return False
@@ -99,8 +99,12 @@ def _reads(metric: EvaluationMetric, rows: Sequence[AnsweredRow]) -> bool:
     return any(prepared.row_statistics(row) is not None for row in rows)
 
 
+_FOR_SEVERAL = ("micro_f1", "scaled_error")
+"""Metrics of texts that may have several labels or numbers; of others, they say nothing new."""
+
+
 def _has_several(rows: Sequence[AnsweredRow]) -> bool:
-    """Whether some texts have several labels, or none."""
+    """Whether some texts have several labels or numbers, or none."""
     return any(len(row.reference_lines) != 1 for row in rows)
 
 
@@ -149,6 +153,13 @@ def _primary_of_kind(rows: Sequence[AnsweredRow]) -> EvaluationMetric:
 def are_short(references: Iterable[str]) -> bool:
     """Whether references are so short that an answer can be expected to equal them."""
     return median(len(split_words(text)) for text in references) <= _SHORT_WORDS
+
+
+def for_single_rows(primary: EvaluationMetric, rows: Sequence[AnsweredRow]) -> EvaluationMetric:
+    """Return what scores each of the rows alone where a metric decides: R² needs many."""
+    if primary.key != "r2":
+        return primary
+    return EVALUATION_METRICS["scaled_error" if _has_several(rows) else "mae"].over(rows)
 
 
 def missing_reason(metric: EvaluationMetric) -> str:

@@ -169,6 +169,20 @@ READING_METRICS = (
         signature=signed("mean:numbers"),
     ),
     EvaluationMetric(
+        key="scaled_error",
+        kind="number",
+        title="Scaled error",
+        unit="ratio",
+        better="lower",
+        note="The root of the mean squared error of several numbers, each in its own standard "
+        "deviations: 1 is no better than always the mean.",
+        phrase="{value} scaled error",
+        row_statistics=lambda _row: None,
+        prepare=reading_scores.scaled_errors,
+        aggregate=reading_scores.root_mean,
+        signature=signed("units:deviations|mean:numbers"),
+    ),
+    EvaluationMetric(
         key="rmse",
         kind="number",
         title="RMSE",

@@ -6,7 +6,7 @@ Each function takes a row and returns what it contributes, or sums of that and r
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from studio.evaluation.evaluation_metric import RowStatistics
 from studio.evaluation.rows import AnsweredRow
@@ -165,18 +165,48 @@ def squared_errors(rows: Sequence[AnsweredRow]) -> RowStatistics:
 
     y is the distance from the mean, so that sums of large numbers lose no digits.
     """
-    true = [read_numbers(row.reference_lines) for row in rows]
-    names = sorted({name for one in true for name in one})
-    means = {name: fmean(one[name] for one in true if name in one) for name in names}
+    means = {name: fmean(values) for name, values in _collect_numbers(rows).items()}
 
     def count(row: AnsweredRow) -> Statistics | None:
-        given, right = read_numbers(row.lines), read_numbers(row.reference_lines)
-        if not names or not given.keys() >= set(names) or not right.keys() >= set(names):
-            return None
-        counted = (_scatter(given[name], right[name], means[name]) for name in names)
-        return tuple(each for four in counted for each in four)
+        pairs = _pair_numbers(row, means)
+        counted = (_scatter(given, true, means[name]) for name, (given, true) in pairs.items())
+        return tuple(each for four in counted for each in four) or None
 
     return count
+
+
+def scaled_errors(rows: Sequence[AnsweredRow]) -> RowStatistics:
+    """Return what counts the squared error of a row, in deviations of each number that varies."""
+    deviations = {name: pstdev(values) for name, values in _collect_numbers(rows).items()}
+
+    def count(row: AnsweredRow) -> Statistics | None:
+        pairs = _pair_numbers(row, deviations)
+        squares = [
+            ((given - true) / deviations[name]) ** 2
+            for name, (given, true) in pairs.items()
+            if deviations[name]
+        ]
+        return (fmean(squares), 1.0) if squares else None
+
+    return count
+
+
+def _collect_numbers(rows: Sequence[AnsweredRow]) -> dict[str, list[float]]:
+    """Return the numbers of the references by name, in alphabetical order."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in read_numbers(row.reference_lines).items():
+            found.setdefault(name, []).append(value)
+    return dict(sorted(found.items()))
+
+
+def _pair_numbers(row: AnsweredRow, names: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Return each number as it was given and as it is; nothing if one is missing."""
+    given, true = read_numbers(row.lines), read_numbers(row.reference_lines)
+    wanted = list(names)
+    if not all(name in given and name in true for name in wanted):
+        return {}
+    return {name: (given[name], true[name]) for name in wanted}
 
 
 def _scatter(given: float, true: float, middle: float) -> tuple[float, float, float, float]:

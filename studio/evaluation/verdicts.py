@@ -22,6 +22,11 @@ def direction(metric: Metric, comparison: Comparison) -> Direction:
     return "better" if (comparison.difference > 0) == (metric.better == "higher") else "worse"
 
 
+def is_better(metric: Metric, comparison: Comparison) -> bool | None:
+    """Return whether the second model is clearly better or clearly worse; None if neither."""
+    return {"better": True, "worse": False}.get(direction(metric, comparison))
+
+
 def verdict(metric: Metric, before: Figure, after: Figure, comparison: Comparison | None) -> str:
     """Return what the rows that both models answered show."""
     if comparison is None:

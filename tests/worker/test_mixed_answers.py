@@ -27,6 +27,7 @@ from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.socket_services import InferenceService
 from tests.support.waiting import wait_until
+from tests.worker.ticking import ticking
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -121,17 +122,8 @@ def service(tmp_path_factory: pytest.TempPathFactory, starter_model: Path) -> It
         settings, engine, root, starter_model, InferenceService(settings), threading.Event()
     )
     service.tick()
-    stop = threading.Event()
-
-    def tend() -> None:
-        while not stop.wait(0.02):
-            service.tick()
-
-    thread = threading.Thread(target=tend)
-    thread.start()
-    yield service
-    stop.set()
-    thread.join()
+    with ticking(service.tick):
+        yield service
     service.inference.close()
     engine.dispose()
 
@@ -164,33 +156,23 @@ def test_all_at_once_answer_as_in_fresh_processes(
     assert heard == [fresh[name] for name in names]
 
 
-def test_others_are_answered_while_one_answers_on(
-    service: Service, fresh: dict[str, Heard]
+@pytest.mark.parametrize("name", ["base", "wide", "mlp"])
+def test_another_is_answered_while_one_answers_on(
+    name: str, service: Service, fresh: dict[str, Heard]
 ) -> None:
-    """Three others join it, and end before it; what is recorded is the one that joined last."""
-    ended: list[str] = []
+    """It joins, and ends first; what is recorded is the one that joined last."""
 
-    async def hear(name: str) -> None:
-        assert await service.hear(service.request(name)) == fresh[name]
-        ended.append(name)
-
-    async def hear_long() -> None:
-        await service.hear(service.request("narrow", most=300))
-        ended.append("narrow")
-
-    async def ask() -> None:
-        long = asyncio.create_task(hear_long())
+    async def ends_first() -> bool:
+        long = asyncio.create_task(service.hear(service.request("narrow", most=300)))
         await asyncio.to_thread(wait_until, lambda: service.recorded_name() == "ft:narrow")
-        for name in ("base", "wide", "mlp"):
-            await hear(name)
+        assert await service.hear(service.request(name)) == fresh[name]
+        is_first = not long.done()
         await long
+        return is_first
 
-    asyncio.run(service.hear(service.request("wide")))  # Loads the base.
-    wait_until(lambda: service.recorded_name() == "ft:wide")
-    asyncio.run(ask())
-
-    assert ended == ["base", "wide", "mlp", "narrow"]
-    wait_until(lambda: service.recorded_name() == "ft:mlp")
+    # On a busy machine, the long answer may be over before the other one is asked.
+    assert any(asyncio.run(ends_first()) for _ in range(10))
+    wait_until(lambda: service.recorded_name() == f"ft:{name}")
 
 
 def test_one_who_hangs_up_leaves_the_others_their_adapters(

@@ -33,6 +33,7 @@ from studio.worker.socket_services import InferenceService, SocketService
 from tests.support import evaluated_runs, factories
 from tests.support.live_studio import prepare
 from tests.training.tiny import RECIPE
+from tests.worker.ticking import ticking
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -105,17 +106,8 @@ def services(settings: Settings) -> Iterator[Services]:
     )
     services = Services(InferenceService(settings), tokenizer, threading.Event())
     services.tick()
-    stop = threading.Event()
-
-    def tend() -> None:
-        while not stop.wait(0.02):
-            services.tick()
-
-    thread = threading.Thread(target=tend)
-    thread.start()
-    yield services
-    stop.set()
-    thread.join()
+    with ticking(services.tick):
+        yield services
     services.inference.close()
     services.tokenizer.close()
 

@@ -29,6 +29,9 @@ from studio.services.tasks import tasks
 
 KIND = "evaluate"
 
+_RECORDS = 2
+"""Raise it when more is recorded of a row: models are compared by what is recorded of both."""
+
 _LIBRARIES = ("torch", "transformers")
 """Libraries whose versions decide what a model answers."""
 
@@ -59,6 +62,7 @@ def get_or_create(
     wherever their files are.
     """
     made_by = {
+        "records": _RECORDS,
         "model": identity,
         **({"answers": job.answers} if job.answers != "text" else {}),
         "rows": {**rows, "count": job.rows},

@@ -98,7 +98,6 @@ def _compare(
     comparison = statistics.compare_statistics(metric, first, second)
     if before is None or after is None or comparison is None:
         return None
-    direction = verdicts.direction(metric, comparison)
     return BenchmarkMetric(
         metric=metric,
         base=before,
@@ -106,5 +105,5 @@ def _compare(
         base_stderr=base["stderr"],
         tuned_stderr=tuned["stderr"],
         comparison=comparison,
-        is_better={"better": True, "worse": False}.get(direction),
+        is_better=verdicts.is_better(metric, comparison),
     )

@@ -50,7 +50,7 @@ class RowPair:
     tuned: AnsweredRow
     base_score: float | None
     tuned_score: float | None
-    """Values of the metric that decides, for this row alone."""
+    """Values of the metric that scores single rows."""
     quality: float | None
     """The score of the run's model, higher if it is better."""
     gain: float
@@ -74,6 +74,8 @@ class EvaluationResults:
     """What kind of answers the models gave."""
     primary: EvaluationMetric
     """The metric that decides."""
+    row_metric: EvaluationMetric
+    """The metric that scores each row alone."""
     verdict: str
     is_success: bool | None
     """None if there is no clear difference."""
@@ -139,6 +141,7 @@ def compute(
         [answer_sets.to_row(answer, kind) for answer in answers] for answers in (base, tuned)
     )
     primary = metrics.primary(second)
+    row_metric = metrics.for_single_rows(primary, second)
     results = [
         result
         for metric in metrics.for_rows(second)
@@ -150,13 +153,14 @@ def compute(
     return EvaluationResults(
         kind=kind,
         primary=primary,
+        row_metric=row_metric,
         verdict=_verdict(decisive),
         is_success=decisive.is_better if decisive else None,
         caution=verdicts.count_looks(len(results)),
         overlap=_describe_overlap(len(seen), len(second)),
         clean_verdict=_verdict(_compare(primary, *clean)) if seen and all(clean) else "",
         results=results,
-        rows=_pair_rows(primary, {answer.position: answer for answer in tuned}, first, second),
+        rows=_pair_rows(row_metric, {answer.position: answer for answer in tuned}, first, second),
     )
 
 
@@ -180,14 +184,13 @@ def _compare(
     comparison = statistics.compare(metric, first, second)
     if base is None or tuned is None or comparison is None:
         return None
-    direction = verdicts.direction(metric, comparison)
     return MetricResult(
         metric=metric,
         base=base,
         tuned=tuned,
         comparison=comparison,
         signature=metric.signature(second),
-        is_better={"better": True, "worse": False}.get(direction),
+        is_better=verdicts.is_better(metric, comparison),
     )
 
 
@@ -226,4 +229,5 @@ def _pair(
 def _score(metric: EvaluationMetric, row: AnsweredRow) -> float | None:
     """Return the value of a metric for one row alone."""
     counted = metric.row_statistics(row)
-    return None if counted is None else metric.aggregate(counted)
+    # Where nothing is to be found and nothing was, there is nothing to score.
+    return metric.aggregate(counted) if counted is not None and any(counted) else None

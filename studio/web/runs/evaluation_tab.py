@@ -1,5 +1,6 @@
 """The Evaluation tab of a run: its model and its base model on the same rows, compared."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Form, Query, Request
@@ -109,7 +110,6 @@ def _context(db: Session, settings: Settings, run: Run, view: EvaluationView) ->
         "defaults": EvaluationRequest(),
         "limits": evaluations,
         "datasets": datasets.list_with_rows(db, evaluations.readable_kinds(run)),
-        "orders": ORDERS,
         "view": view,
         **benchmarks_section.context(db, run),
         **(_chosen_context(db, chosen, view) if chosen else {}),
@@ -131,10 +131,17 @@ def _chosen_context(db: Session, evaluation: Evaluation, view: EvaluationView) -
         "sides": list(zip(sets, progress, strict=True)),
         "is_going": any(not one.status.is_final for one in progress),
         "sort": order,
+        "orders": _orders(rows),
         "rows": [(row, _diff(row)) for row in rows[: view.shown]],
         "more": min(more, SHOWN_ROWS) if more > 0 else 0,
         "max_prompt": suggested_prompts.MAX_LINKED_CHARS,
     }
+
+
+def _orders(rows: Sequence[RowPair]) -> dict[RowOrder, str]:
+    """Return the orders that sort these rows: without losses, no reference is less expected."""
+    has_losses = any(row.tuned.nll is not None for row in rows)
+    return {name: title for name, title in ORDERS.items() if name != "surprise" or has_losses}
 
 
 def _judged_context(db: Session, settings: Settings, evaluation: Evaluation) -> dict[str, Any]:

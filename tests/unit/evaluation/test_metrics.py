@@ -30,7 +30,7 @@ def test_metrics_are_in_display_order() -> None:
         *("entity_f1", "entity_precision", "entity_recall", "preferred"),
         *("label_loss", "preference_loss"),
         *("label_calibration_error", "preference_calibration_error"),
-        *("wrong_step_f1", "first_error", "right_steps", "r2", "rmse", "mae"),
+        *("wrong_step_f1", "first_error", "right_steps", "r2", "scaled_error", "rmse", "mae"),
     ]
 
 

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from studio.evaluation import metrics, statistics
-from studio.evaluation.metrics import EVALUATION_METRICS, MAX_LABELS, for_rows, primary
+from studio.evaluation.metrics import (
+    EVALUATION_METRICS,
+    MAX_LABELS,
+    for_rows,
+    for_single_rows,
+    primary,
+)
 from studio.evaluation.reading_scores import read_numbers, write_numbers
 from studio.evaluation.rows import AnsweredRow, AnswerKind
 from tests.support.answered_rows import answered_pairs
@@ -120,7 +126,21 @@ def test_several_numbers_have_the_mean_of_their_scores() -> None:
 
     assert read_numbers(rows[0].lines) == {"a: b": 1, "c": 7}
     assert value("r2", rows) == pytest.approx((1 + 0) / 2)
-    assert [one.key for one in for_rows(rows)] == ["r2"]
+    # Each deviates by 1 or 2 from its mean, and the second was missed by 2 each time.
+    assert value("scaled_error", rows) == pytest.approx(math.sqrt((0 + 1) / 2))
+    assert [one.key for one in for_rows(rows)] == ["r2", "scaled_error"]
+
+
+def test_single_rows_of_numbers_are_scored_by_their_error() -> None:
+    one = said("number", [("1", "2"), ("4", "4"), ("9", "6")])
+    several = said("number", [("a: 1\nb: 7", "a: 1\nb: 5"), ("a: 3\nb: 9", "a: 3\nb: 9")])
+    scores = [
+        [metric.aggregate(metric.row_statistics(row) or ()) for row in rows]
+        for rows in (one, several)
+        for metric in [for_single_rows(primary(rows), rows)]
+    ]
+
+    assert scores == [[1, 0, 3], [pytest.approx(math.sqrt(1 / 2)), 0]]
 
 
 def test_large_numbers_lose_no_digits() -> None:

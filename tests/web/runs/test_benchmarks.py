@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -20,9 +19,9 @@ from studio.services.queue import task_results
 from studio.services.runs import runs
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from tests.support import evaluated_runs
-from tests.support.factories import make_finished_run, make_running
+from tests.support.factories import make_running
 from tests.support.page_reader import parse_page
+from tests.web.runs.test_evaluations import error_of, make_run
 
 API = "/api/v1/runs/1/benchmarks"
 N = 20
@@ -34,13 +33,6 @@ WRONG = [0.0] * N
 def run(engine: Engine, settings: Settings) -> int:
     """Make a run that has saved a model."""
     return make_run(engine, settings)
-
-
-def make_run(engine: Engine, settings: Settings, **changes: Any) -> int:  # noqa: ANN401 -- of a recipe
-    with unit_of_work(engine) as db:
-        made = make_finished_run(db, **{"adapter": {"kind": "lora"}} | changes)
-        evaluated_runs.lay_out(db, settings, made)
-        return made.id or 0
 
 
 def finish(
@@ -75,11 +67,6 @@ def end_task(db: Session, set_id: int, scores: Mapping[str, Sequence[float]]) ->
 def count_waiting(engine: Engine) -> int:
     with unit_of_work(engine) as db:
         return len(db.exec(select(Task).where(col(Task.kind) == score_sets.KIND)).all())
-
-
-def error_of(answer: Any) -> tuple[int, str, str]:  # noqa: ANN401 -- the client's response
-    error = answer.json()["error"]
-    return answer.status_code, error["code"], error["message"]
 
 
 def test_page_asks_and_shows_progress(client: TestClient, engine: Engine, run: int) -> None:

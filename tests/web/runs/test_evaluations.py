@@ -265,6 +265,19 @@ def test_try_again_asks_the_same_rows(
         assert [task.params for task in tasks.list_waiting(db, Task)] == before
 
 
+def test_answers_of_which_less_was_recorded_are_asked_again(
+    engine: Engine, settings: Settings, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(answer_sets, "_RECORDS", 1)
+        before = evaluated(engine, settings, run, MOSTLY)
+    after = evaluated(engine, settings, run, MOSTLY)
+
+    with unit_of_work(engine) as db:
+        one, other = (db.get_one(Evaluation, number) for number in (before, after))
+        assert {one.base_id, one.tuned_id}.isdisjoint({other.base_id, other.tuned_id})
+
+
 def test_evaluation_whose_tasks_are_gone_cannot_be_tried_again(
     client: TestClient, engine: Engine, run: int
 ) -> None:

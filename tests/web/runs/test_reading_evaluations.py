@@ -144,6 +144,34 @@ def test_overview_offers_the_evaluation_and_shows_the_verdict(
     assert "Better: 50 % → 95 % right labels" in client.get(f"/runs/{number}").text
 
 
+def test_rows_of_numbers_are_sorted_by_their_error(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    number = make_run(engine, settings, "regress")
+    true = [f"{place}" for place in range(ROWS)]
+    near = [f"{place + (place == 3) * 5 - (place == 7) * 2}" for place in range(ROWS)]
+    with unit_of_work(engine) as db:
+        evaluated_runs.evaluate(db, settings, number, ["9.5"] * ROWS, near, true)
+    rows = client.get(f"{API}/1/rows?sort=worst&limit=3").json()["data"]
+    page = parse_page(client.get(f"/runs/{number}/evaluation").text)
+
+    assert [(row["number"], row["tuned"]["score"]) for row in rows[:2]] == [(4, 5), (8, 2)]
+    assert page.one(id="verdict-title").text.startswith("Better")
+    assert "MAE 5" in page.all("table")[1].all("tr")[1].text
+
+
+def test_text_without_entities_comes_last_if_none_were_found(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    number = make_run(engine, settings, "tokens", upload(client, WORDS))
+    found = "PER: Ann (1)"
+    with unit_of_work(engine) as db:
+        evaluated_runs.evaluate(db, settings, number, [""] * 3, ["", found, ""], ["", found, found])
+    rows = client.get(f"{API}/1/rows?sort=worst").json()["data"]
+
+    assert [(row["number"], row["tuned"]["score"]) for row in rows] == [(3, 0), (2, 1), (1, None)]
+
+
 def test_answers_that_are_no_texts_are_not_judged_or_kept(client: TestClient, run: int) -> None:
     judged = client.post(f"{API}/1/judgements", json={"judge": "model:starter"})
     kept = client.post(

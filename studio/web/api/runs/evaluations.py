@@ -122,7 +122,8 @@ class AnswerOut(api.Out):
     """`length` if the answer was cut off."""
     tokens: int
     score: float | None
-    """The value of the deciding metric for this row alone; null if it does not count."""
+    """The value of the deciding metric for this row alone; null if it does not count. Of numbers,
+    it is the error, as R² needs several rows."""
     nll: float | None
     """The loss of the reference in nats, summed over `nll_tokens`."""
     nll_tokens: int
