@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ ADAPTER_LOADERS = {"PeftModel.from_pretrained", "PeftConfig.from_pretrained"}
 MODEL_LOADER = "heads.auto_class(config).from_pretrained"
 LOADERS = {"AutoConfig.from_pretrained", "AutoTokenizer.from_pretrained", MODEL_LOADER}
 """All others in our code."""
+GRADER_CHILD = "studio/graders/python_child.py"
+"""Runs a user's grader: the only module that runs code from outside, in a sealed process."""
 
 
 @cache
@@ -91,8 +94,17 @@ def test_worker_processes_do_not_inherit_stdin() -> None:
 
 
 @pytest.mark.parametrize("name", ["eval", "exec", "compile", "__import__"])
-def test_code_does_not_call_eval_or_exec(name: str) -> None:
-    assert [(p, line) for p, line, called, _ in calls() if called == name] == []
+def test_only_sealed_grader_process_runs_code_from_outside(name: str) -> None:
+    assert {path for path, _, called, _ in calls() if called == name} <= {GRADER_CHILD}
+
+
+def test_sealed_grader_process_seals_itself_and_is_imported_nowhere() -> None:
+    """Imported anywhere else, it would bring `exec` into a process without a seal."""
+    modules = {".".join(Path(GRADER_CHILD).with_suffix("").parts), "python_child"}
+    lines = {called: line for path, line, called, _ in calls() if path == GRADER_CHILD}
+
+    assert {(path, name) for path, name in imported() if name in modules} == set()
+    assert lines["seal.seal"] < lines["_load"]
 
 
 @pytest.mark.parametrize(
