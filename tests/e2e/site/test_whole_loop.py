@@ -18,9 +18,15 @@ PAIRS = 8
 SHORT = "&optimisation.max_steps=4&data.validation_share=0.2&optimisation.max_minutes="
 
 
-def see_verdict(page: Page, address: str) -> None:
-    page.goto(address)
+def see_verdict(page: Page, studio: Studio, number: int) -> None:
+    wait_until(lambda: has_verdict(studio, number))
+    page.goto(f"{studio.url}/runs/{number}")
     expect(page.locator("#evaluation-line")).to_contain_text(VERDICT)
+
+
+def has_verdict(studio: Studio, number: int) -> bool:
+    evaluations = studio.api.get(f"/runs/{number}/evaluations").raise_for_status().json()
+    return any(evaluation["verdict"] for evaluation in evaluations["data"])
 
 
 def prefer_expected_answers(page: Page) -> None:
@@ -59,12 +65,12 @@ def test_worst_rows_become_preferences_that_a_next_run_learns(
     began = time.monotonic()
     studio = make_studio(evaluates=True)
     first = submit_run(studio)
-    see_verdict(page, f"{studio.url}/runs/{first}")
+    see_verdict(page, studio, first)
     prefer_expected_answers(page)
     ask_worst_row_again(page)
     second = train_on_feedback(page, studio)
     wait_until(lambda: get_run(studio, second)["status"] == "succeeded")
-    see_verdict(page, f"{studio.url}/runs/{second}")
+    see_verdict(page, studio, second)
     with capsys.disabled():
         sys.stdout.write(f"\nThe whole loop took {time.monotonic() - began:.0f} s.\n")
 
