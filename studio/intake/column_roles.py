@@ -52,15 +52,20 @@ _ROLE_LABELS = {
     "tags": "List of tags",
     "spans": "List of entities",
     "lines": "Lines of words with tags",
+    "item": "For graders",
+    "anchor": "Query or first text",
+    "positive": "Matching or second text",
+    "negatives": "Texts that do not match",
+    "score": "How alike they are",
 }
 _MULTI_COLUMN_ROLES = frozenset(
     {
         *("system", "instruction", "input", "output", "context", "completion", "answer"),
-        *("text", "number"),
+        *("text", "number", "item", "anchor", "negatives"),
     }
 )
 _MULTI_COLUMN_PROMPTS = frozenset(
-    {"prompt_completion", "preference", "ranked", "judged", "thread", "steps"}
+    {"prompt_completion", "preference", "ranked", "judged", "thread", "steps", "task"}
 )
 """Shapes whose prompt may consist of several columns."""
 
@@ -79,6 +84,8 @@ _SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
     "words": ("words", "tags"),
     "spans": ("text", "spans"),
     "lines": ("lines",),
+    "task": ("prompt", "messages", "item", "tools", "system"),
+    "pairs": ("anchor", "positive", "negatives", "score"),
     "text": ("text",),
 }
 _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
@@ -99,6 +106,8 @@ _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
     "words": (frozenset({"words", "tags"}),),
     "spans": (frozenset({"text", "spans"}),),
     "lines": (frozenset({"lines"}),),
+    "task": (frozenset({"prompt"}), frozenset({"messages"})),
+    "pairs": (frozenset({"anchor", "positive"}),),
     "text": (frozenset({"text"}),),
 }
 """Sets of required roles; any one set is enough."""
@@ -154,6 +163,12 @@ def _check_roles(mapping: Mapping) -> None:
                 hint="Remove the other columns.",
                 param=f"roles.{name}",
             )
+    if mapping.roles.get("score") and mapping.roles.get("negatives"):
+        raise InvalidError(
+            "Pairs have either scores or texts that do not match, not both.",
+            hint="Choose no column for one of them.",
+            param="roles.score",
+        )
     _check_required(mapping)
 
 

@@ -26,9 +26,13 @@ ShapeName = Literal[
     "words",
     "spans",
     "lines",
+    "task",
+    "pairs",
     "text",
 ]
-RowKind = Literal["conversation", "text", "preference", "judged", "steps", "tokens"]
+RowKind = Literal[
+    "conversation", "text", "preference", "judged", "steps", "tokens", "task", "pairs"
+]
 
 KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "alpaca": "conversation",
@@ -45,6 +49,8 @@ KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "words": "tokens",
     "spans": "tokens",
     "lines": "tokens",
+    "task": "task",
+    "pairs": "pairs",
     "text": "text",
 }
 """The kind of row that each shape becomes."""

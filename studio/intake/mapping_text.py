@@ -21,6 +21,8 @@ SHAPE_LABELS: dict[ShapeName, str] = {
     "words": "Words with their tags (BIO)",
     "spans": "Text with marked entities (spans)",
     "lines": "A word and its tag on each line (CoNLL)",
+    "task": "Prompts without answers, for graders (tasks)",
+    "pairs": "Texts that belong together (pairs)",
     "text": "Plain text",
 }
 """The label of each shape, most informative words first."""

@@ -57,6 +57,13 @@ class ProblemCode(StrEnum):
     BAD_SPANS = "bad_spans", "The entities are not a list with a start, an end and a label each"
     SPAN_OUTSIDE = "span_outside", "An entity is empty, or not within its text"
     OVERLAPPING_SPANS = "overlapping_spans", "Entities overlap: a word can belong to one only"
+    NOT_A_TASK = (
+        "not_a_task",
+        "A task must end with a turn that a model answers: the user's, or the result of a tool",
+    )
+    NO_PAIR = "no_pair", "One of the two texts is missing or empty"
+    SEVERAL_POSITIVES = "several_positives", "Several texts match: give each a row of its own"
+    NO_SIMILARITY = "no_similarity", "It does not say how alike the texts are"
     NOT_AN_INDICATOR = "not_an_indicator", "A column of one label must hold 0 or 1"
     NOT_A_NUMBER = "not_a_number", "The value is not a number"
     ORPHAN = "orphan", "Its parent row is missing, so its thread has no start"

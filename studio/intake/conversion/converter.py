@@ -26,7 +26,7 @@ from studio.intake.files.limits import Limits, ProgressCallback, report_progress
 from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, RowKind, Split
 from studio.intake.problems import Problem, ProblemCode, ProblemTally
 from studio.intake.quality.answer_facts import AnswerFacts
-from studio.intake.quality.dataset_checks import Finding
+from studio.intake.quality.findings import Finding
 from studio.intake.raw_rows import AssignedSplit, FileNote, RawRow, RowStream, UnreadableRow
 from studio.intake.readers import file_reader
 from studio.intake.readers.option_detection import DetectedOptions, detect_options

@@ -15,7 +15,7 @@ from studio.intake.row_formats.message_formats import (
     to_text,
 )
 from studio.intake.row_formats.row_builder import parse_step_verdict
-from studio.intake.row_formats.schema import UnusableRowError
+from studio.intake.row_formats.schema import MESSAGE_ROLES, UnusableRowError
 from studio.intake.row_formats.tagged_words import (
     is_tag,
     list_items,
@@ -25,6 +25,7 @@ from studio.intake.row_formats.tagged_words import (
 
 _MAJORITY = 0.8
 """The share of values that decides the type of a column."""
+_NEARLY_ALL = 0.9
 _FEW_ROWS = 20
 """In so few rows, labels may not repeat."""
 _INDICATOR_VALUES = {"0", "1", "0.0", "1.0", "true", "false"}
@@ -111,6 +112,19 @@ def is_indicator(values: Sequence[Any]) -> bool:
 def holds_message_lists(values: Sequence[Any], *keys: str) -> bool:
     """Tell whether most values are lists of objects with these keys."""
     return _holds_for_most(values, lambda value: _first_item_has_keys(parse_json_cell(value), keys))
+
+
+def hold_prompts(values: Sequence[Any]) -> bool:
+    """Tell whether nearly all values are lists of turns that end with the user's."""
+    ends = sum(_ends_with_user(parse_json_cell(value)) for value in values)
+    return bool(values) and ends >= _NEARLY_ALL * len(values)
+
+
+def _ends_with_user(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    match value:
+        case [*_, {"role": str() as role}] | [*_, {"from": str() as role}]:
+            return MESSAGE_ROLES.get(role.strip().lower()) == "user"
+    return False
 
 
 def holds_answer_lists(values: Sequence[Any]) -> bool:

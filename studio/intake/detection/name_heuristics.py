@@ -3,8 +3,8 @@
 Each role lists the names commonly used for it, likeliest first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from studio.intake.detection.column_types import (
@@ -29,7 +29,7 @@ from studio.intake.row_formats.threads import row_id
 Sureness = Literal["sure", "likely", "guess"]
 
 _PROMPTS = ("prompt", "question", "query", "input", "user", "source", "problem")
-_ANSWERS = ("completion", "response", "output", "answer", "assistant", "target", "solution")
+ANSWERS = ("completion", "response", "output", "answer", "assistant", "target", "solution")
 _TURNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 _CONTEXTS = ("input", "context")
 _TEXTS = ("text", "content", "document", "body", "article")
@@ -41,14 +41,14 @@ _REJECTED = (
     "rejected_response",
     "dispreferred",
 )
-_ANSWER_LISTS = (
+ANSWER_LISTS = (
     "answers",
     "responses",
     "completions",
     "candidates",
     "outputs",
     "generations",
-    *_ANSWERS,
+    *ANSWERS,
 )
 _SCORES = ("scores", "ratings", "rewards")
 _RANKS = ("ranks", "ranking", "rank")
@@ -95,18 +95,18 @@ _SQUAD_QUESTION = (
     "If a question has several answers, the first is used; questions without an answer are left "
     "out. Is that right?"
 )
-_TOOLS = ("tools", "functions")
+TOOLS = ("tools", "functions")
 KNOWN_COLUMN_NAMES = frozenset(
     {
         *("instruction", "system", "context", "history", "id", "split"),
         *(
             *_PROMPTS,
-            *_ANSWERS,
+            *ANSWERS,
             *_TURNS,
             *_CONTEXTS,
             *_CHOSEN,
             *_REJECTED,
-            *_ANSWER_LISTS,
+            *ANSWER_LISTS,
             *_SCORES,
         ),
         *(
@@ -122,7 +122,7 @@ KNOWN_COLUMN_NAMES = frozenset(
             *_SPEAKERS,
         ),
         *(*_LABELLED_TEXTS, *_LABELS, *_NUMBERS),
-        *(*_TOOLS, *(name for pair in _SENTENCE_PAIRS for name in pair)),
+        *(*TOOLS, *(name for pair in _SENTENCE_PAIRS for name in pair)),
     }
 )
 """All known names: a line with one of them is a header."""
@@ -140,6 +140,8 @@ class ShapeMatch:
     sureness: Sureness
     question: str = ""
     """What the user should check, as a sentence."""
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What values mean, by column."""
 
 
 def match_by_names(table: ColumnTable) -> Iterator[ShapeMatch]:
@@ -221,7 +223,7 @@ def _match_ranked(table: ColumnTable) -> ShapeMatch | None:
     prompt = _prompt_columns(table) or []
     lists = [
         name
-        for name in _ANSWER_LISTS
+        for name in ANSWER_LISTS
         if (column := table.find_column([name])) is not None
         and column not in prompt
         and holds_answer_lists(table.columns[column])
@@ -287,7 +289,7 @@ def _match_judged(table: ColumnTable) -> ShapeMatch | None:
     if messages_match is not None:
         turns = messages_match.roles.get("messages") or messages_match.roles.get("conversations")
         return build_match("judged", reason, "sure", messages=turns, label=label)
-    prompt, answer = _prompt_columns(table), table.find_column(_ANSWERS)
+    prompt, answer = _prompt_columns(table), table.find_column(ANSWERS)
     if prompt is None or answer is None:
         return None
     return build_match("judged", reason, "sure", prompt=prompt, completion=answer, label=label)
@@ -310,7 +312,7 @@ def _match_thread(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _thread_roles(table: ColumnTable) -> dict[str, str] | None:
-    prompt, answer = table.find_column(("instruction", *_PROMPTS)), table.find_column(_ANSWERS)
+    prompt, answer = table.find_column(("instruction", *_PROMPTS)), table.find_column(ANSWERS)
     if prompt is not None and answer is not None:
         return {"prompt": prompt, "answer": answer}
     text, speaker = table.find_column(_TEXTS), table.find_column(_SPEAKERS)
@@ -322,7 +324,7 @@ def _thread_roles(table: ColumnTable) -> dict[str, str] | None:
 def _match_messages(table: ColumnTable) -> ShapeMatch | None:
     conventional = [column for name in _TURNS if (column := table.find_column([name])) is not None]
     others = [column for column in table.columns if column not in conventional]
-    tools = table.find_column(_TOOLS)
+    tools = table.find_column(TOOLS)
     for column in (*conventional, *others):
         sureness: Sureness = "sure" if column in conventional else "likely"
         values = table.columns[column]
@@ -336,7 +338,7 @@ def _match_messages(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _match_alpaca(table: ColumnTable) -> ShapeMatch | None:
-    output = table.find_column(_ANSWERS)
+    output = table.find_column(ANSWERS)
     if table.find_column(["instruction"]) is None or output is None:
         return None
     return _match_named(
@@ -350,7 +352,7 @@ def _match_alpaca(table: ColumnTable) -> ShapeMatch | None:
 
 
 def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
-    prompt, answer = table.find_column(_PROMPTS), table.find_column(_ANSWERS)
+    prompt, answer = table.find_column(_PROMPTS), table.find_column(ANSWERS)
     if prompt is None or answer is None:
         return None
     return _match_named(
@@ -359,7 +361,7 @@ def _match_prompt_completion(table: ColumnTable) -> ShapeMatch | None:
         context=table.find_column(["context"]),
         prompt=prompt,
         completion=answer,
-        tools=table.find_column(_TOOLS),
+        tools=table.find_column(TOOLS),
     )
 
 

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from studio.errors import InvalidError
+from studio.intake.column_roles import roles_for_shape
 from studio.intake.detection.column_types import ColumnTable, build_table
 from studio.intake.detection.name_heuristics import (
     ShapeMatch,
@@ -17,6 +18,8 @@ from studio.intake.detection.name_heuristics import (
     match_by_names,
     match_by_values,
 )
+from studio.intake.detection.pair_columns import match_queries, match_two_texts
+from studio.intake.detection.task_heuristics import match_prompts, match_turns
 from studio.intake.files.encodings import EncodingPreview
 from studio.intake.mapping import Mapping, RowKind, Split
 from studio.intake.raw_rows import RawRow
@@ -40,6 +43,8 @@ KIND_NAMES: dict[str, str] = {
     "judged": "rated answers",
     "steps": "solutions with rated steps",
     "tokens": "texts with tagged words",
+    "task": "tasks without answers",
+    "pairs": "pairs of texts",
 }
 
 
@@ -50,7 +55,9 @@ class UnrecognisedError(InvalidError):
 EXPECTED_COLUMNS = (
     "instruction and output (input is optional); prompt and completion, or question and "
     "answer; messages with role and content; conversations with from and value; chosen and "
-    "rejected; text and label; tokens and ner_tags; text and entities; or text alone"
+    "rejected; text and label; tokens and ner_tags; text and entities; anchor and positive; "
+    "a prompt without an answer; "
+    "or text alone"
 )
 
 
@@ -93,10 +100,16 @@ def detect_mapping(rows: Iterable[Values[str, Any]]) -> DetectedMapping:
     """
     table = build_table(rows)
     split = _detect_split(table)
-    tried = [
-        _try_match(table, match, split)
-        for match in chain(match_by_names(table), match_by_values(table))
-    ]
+    named = list(match_by_names(table))
+    found = chain(
+        match_turns(table, named),
+        match_queries(table),
+        named,
+        match_two_texts(table),
+        match_prompts(table, named),
+        match_by_values(table),
+    )
+    tried = [_try_match(table, match, split) for match in found]
     if not tried:
         raise _no_column_error(list(table.columns))
     best, *others = sorted(tried, key=lambda one: _doubt_rank(one, len(table.rows)))
@@ -120,7 +133,9 @@ def _values_question(best: _TriedMatch) -> str:
 def find_unused_columns(table: ColumnTable, mapping: Mapping) -> list[str]:
     """Return the columns that a mapping does not use, and keys of turns as `messages.key`."""
     columns = [name for name in table.columns if name not in mapping.columns]
-    used = (name for name in mapping.columns if name in table.columns)
+    # Graders may read all of a value.
+    turns = [name for name in mapping.columns if name not in mapping.roles.get("item", ())]
+    used = (name for name in turns if name in table.columns)
     return columns + [f"{name}.{key}" for name in used for key in unused_keys(table.columns[name])]
 
 
@@ -153,10 +168,20 @@ def _count_in_threads(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int
 def _try_match(table: ColumnTable, match: ShapeMatch, split: Split) -> _TriedMatch:
     system = table.find_column(["system", "system_prompt"])
     used = {column for columns in match.roles.values() for column in columns}
-    with_system = system is not None and system not in used and match.shape != "text"
+    has_system = any(role.name == "system" for role in roles_for_shape(match.shape))
+    with_system = system is not None and system not in used and has_system
     roles = ({"system": [str(system)]} if with_system else {}) | match.roles
-    mapping = Mapping(shape=match.shape, roles=roles, split=split)
+    if match.shape == "task" and (others := _other_columns(table, roles, split)):
+        roles["item"] = others
+    values = {column: dict(meant) for column, meant in match.values.items()}
+    mapping = Mapping(shape=match.shape, roles=roles, values=values, split=split)
     return _TriedMatch(match, mapping, count_usable_rows(mapping, table.rows))
+
+
+def _other_columns(table: ColumnTable, roles: Values[str, list[str]], split: Split) -> list[str]:
+    """Return the columns that graders of a task may read: those that are not part of the prompt."""
+    used = {split.column, *chain.from_iterable(roles.values())}
+    return [column for column in table.columns if column not in used]
 
 
 def _detect_split(table: ColumnTable) -> Split:

@@ -33,7 +33,7 @@ class AnswerFacts:
     """What the last answers of one part of a dataset are."""
 
     rows: int = 0
-    """Rows that are conversations, or texts with tagged words."""
+    """Rows that are conversations, texts with tagged words, or pairs of texts."""
     labels: Mapping[str, int] = field(default_factory=dict)
     """How many rows have each label; empty if there are more than `MAX_LABELS`."""
     has_several: bool = False
@@ -46,6 +46,10 @@ class AnswerFacts:
     """Those that are the same in all rows."""
     tags: Mapping[str, int] = field(default_factory=dict)
     """How many words have each tag, if each word of a text has one."""
+    scored: int = 0
+    """Pairs of texts that say how alike these are."""
+    negatives: int = 0
+    """The most texts of a row that do not match its first one."""
 
 
 @dataclass(slots=True)
@@ -59,12 +63,18 @@ class AnswerCounter:
     values: dict[str, "array[float]"] = field(default_factory=dict)
     """The numbers of the rows that have any, by name; an answer that is a number has no name."""
     tags: Counter[str] = field(default_factory=Counter)
+    scored: int = 0
+    negatives: int = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
         if "tags" in row:
             self.rows += 1
             self.tags.update(row["tags"])
-        if "text" in row or "rejected" in row:
+        if "anchor" in row:
+            self.rows += 1
+            self.scored += "score" in row
+            self.negatives = max(self.negatives, len(row.get("negatives", ())))
+        if "text" in row or "rejected" in row or "item" in row or "anchor" in row:
             return
         self.rows += 1
         answer = last_answer(row).strip()
@@ -96,6 +106,8 @@ class AnswerCounter:
             constant=tuple(
                 name for name, values in self.values.items() if len(values) > 1 and _is_flat(values)
             ),
+            scored=self.scored,
+            negatives=self.negatives,
             tags=dict(self.tags.most_common(2 * MAX_LABELS + 1)),
         )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from studio.intake.files.limits import ProgressCallback
 from studio.intake.quality import answer_facts, finding_rows
 from studio.intake.quality.answer_facts import AnswerCounter, AnswerFacts
+from studio.intake.quality.findings import MAX_LISTED_ROWS, Finding
 from studio.intake.quality.language_check import RowSample, find_other_languages
 from studio.intake.quality.row_checks import (
     LONG_BYTES,
@@ -32,14 +33,12 @@ from studio.intake.quality.row_checks import (
     row_texts,
     script_name,
 )
+from studio.intake.quality.task_checks import OVERLAP_MESSAGE, REPEATED_MESSAGE, ColumnCounter
 from studio.intake.rows.deduplication import find_common, find_repeats, question_key
 from studio.intake.rows.pipeline import ROW_FILES, Part
 
 if TYPE_CHECKING:
     from studio.intake.row_formats.schema import CanonicalRow
-
-MAX_LISTED_ROWS = 10_000
-"""Rows listed; the count covers all."""
 
 _MESSAGES = {"over_long": OVER_LONG_MESSAGE} | {
     code: message for code, (message, _how) in [*TEXT_CHECKS.items(), *ROW_CHECKS.items()]
@@ -61,22 +60,6 @@ _LONGER_SHARE = 0.8
 """From this share on, the better answers of pairs are nearly always longer."""
 _STRAY_SCRIPT_SHARE = 0.1
 """Up to this share of the rows, another script counts as stray and not as the dataset's own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A possible problem to review before training; one per code and part."""
-
-    code: str
-    message: str
-    count: int
-    rows: list[int]
-    """The first affected rows, counted from 1 within their part."""
-    part: Part = "train"
-    blocking: bool = False
-    """Whether training is impossible until it is fixed."""
-    twins: list[int] = field(default_factory=list)
-    """For repeated rows, the row that each repeats; for an overlap, a row of the training part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +158,8 @@ class _PartScan:
     answers: dict[str, _RowNumbers] = field(default_factory=dict)
     """Collected only while there are few."""
     answer_facts: AnswerCounter = field(default_factory=AnswerCounter)
+    columns: ColumnCounter = field(default_factory=ColumnCounter)
+    """The columns of tasks, which graders read."""
     labels: Counter[bool] = field(default_factory=Counter)
     labels_listed: dict[str, _RowNumbers] = field(default_factory=dict)
     """By label, of rows that may have several. Collected only while there are few."""
@@ -214,8 +199,9 @@ class _PartScan:
             self._note("over_long")
         self.scripts.setdefault(self._scan_script(row, line), _RowNumbers()).note(self.rows)
         self.sample.add(line, row)
-        if len(self.answers) <= _MAX_CLASSES and "text" not in row:
-            self.answers.setdefault(last_answer(row)[:100], _RowNumbers()).note(self.rows)
+        self.columns.add(row)
+        if len(self.answers) <= _MAX_CLASSES and (answer := last_answer(row)):
+            self.answers.setdefault(answer[:100], _RowNumbers()).note(self.rows)
         self.answer_facts.add(row)
         if "label" in row:
             self.labels[row["label"]] += 1
@@ -279,6 +265,7 @@ def _part_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     yield from _class_balance_findings(scan, part)
     yield from _label_findings(scan, part)
     yield from _pair_findings(scan, part)
+    yield from scan.columns.findings(part)
 
 
 def _duplicate_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
@@ -290,6 +277,8 @@ def _duplicate_findings(scan: _PartScan, part: Part) -> Iterator[Finding]:
     # Several answers to one question are what ratings are for.
     if question_count > count and not scan.labels:
         message = "The same questions have different answers"
+        if scan.columns.rows:
+            message = REPEATED_MESSAGE
         others = {row: first for row, first in others.items() if row not in twins}
         yield _repetition_finding("same_question", message, question_count - count, others, part)
 
@@ -304,6 +293,8 @@ def _overlap_findings(train_scan: _PartScan, validation_scan: _PartScan) -> Iter
             "Validation rows ask the same questions as training rows; the validation loss will "
             "look better than it is"
         )
+        if validation_scan.columns.rows:
+            message = OVERLAP_MESSAGE
         yield _repetition_finding("overlap", message, count, twins, "validation")
 
 

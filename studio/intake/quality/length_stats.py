@@ -134,9 +134,9 @@ class PartStats:
     learnt_roles: Counter[str] = field(default_factory=Counter)
     """Of those, the tokens trained on."""
     lengths: NumberCounts = field(default_factory=NumberCounts)
-    """Rows by length in tokens; a pair by that of its longer answer."""
+    """Rows by length in tokens; one of several texts by that of its longest."""
     shorter: NumberCounts = field(default_factory=NumberCounts)
-    """Pairs by the length of their shorter answer."""
+    """The other texts of rows of several, by length: of pairs of answers, the shorter one."""
     needs: NumberCounts = field(default_factory=NumberCounts)
     """Rows by the smallest max length that leaves something to train on: of a pair, the one at
     which both answers have started and differ."""

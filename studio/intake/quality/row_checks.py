@@ -59,10 +59,14 @@ def row_texts(row: Row) -> Iterator[str]:
         for turn in row.get(part, ()):
             yield turn["content"]
     yield from row.get("steps", ())
+    if "anchor" in row:
+        yield from (row["anchor"], row["positive"], *row.get("negatives", ()))
 
 
 def last_answer(row: Row) -> str:
-    """Return the last answer; a plain text has none."""
+    """Return the last answer; plain texts, pairs of texts and tasks have none."""
+    if "item" in row:
+        return ""
     if "steps" in row:
         return STEP_SEPARATOR.join(row["steps"])
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
@@ -71,10 +75,21 @@ def last_answer(row: Row) -> str:
 
 def has_empty_answer(row: Row) -> bool:
     """Tell whether the answer has no letter or digit."""
-    if "steps" in row or _LETTER_OR_DIGIT.search(last_answer(row)):
+    if "steps" in row or "item" in row or _LETTER_OR_DIGIT.search(last_answer(row)):
         return False
     turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
     return bool(turns) and "tool_calls" not in turns[-1]
+
+
+def has_empty_prompt(row: Row) -> bool:
+    """Tell whether the prompt of a task has no letter or digit."""
+    if "item" not in row:
+        return False
+    return not any(
+        _LETTER_OR_DIGIT.search(turn["content"])
+        for turn in row["messages"]
+        if turn["role"] != "system"
+    )
 
 
 def is_out_of_order(row: Row) -> bool:
@@ -200,6 +215,7 @@ def answer_chars(row: Row, part: str) -> int:
 
 ROW_CHECKS: dict[str, tuple[str, Callable[[Row], bool]]] = {
     "says_nothing": ("Answers have no letters or digits", has_empty_answer),
+    "empty_prompt": ("Prompts have no letters or digits", has_empty_prompt),
     "out_of_order": (
         "Turns do not alternate, or a system turn is not first; some chat templates reject that",
         is_out_of_order,
@@ -332,7 +348,7 @@ def _code_point(letter: str) -> str:
 def _found_turns(code: str, row: Row) -> tuple[int, ...]:
     if code == "out_of_order":
         return misplaced_turns(row)
-    if code == "says_nothing":
+    if code in {"says_nothing", "empty_prompt"}:
         return (len(row["messages"]) + len(row.get("chosen", ())) - 1,)
     return ()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.intake.detection.name_heuristics import KNOWN_COLUMN_NAMES
+from studio.intake.detection.pair_columns import PAIR_COLUMN_NAMES
 from studio.intake.files.archives import DataFile, open_data_files
 from studio.intake.files.encodings import (
     EncodingGuess,
@@ -214,7 +215,7 @@ def _starts_with_row(rows: Sequence[Sequence[str]]) -> bool:
     if len(rows) < 2:  # noqa: PLR2004 -- no row below it
         return False
     first = [cell.strip() for cell in rows[0]]
-    if any(cell.lower() in KNOWN_COLUMN_NAMES for cell in first):
+    if any(cell.lower() in KNOWN_COLUMN_NAMES | PAIR_COLUMN_NAMES for cell in first):
         return False
     below = [{row[i].strip() for row in rows[1:] if i < len(row)} for i in range(len(first))]
     return any(

@@ -57,6 +57,11 @@ class MappedRow:
         columns = self._mapping.roles.get(role, [])
         return {column: self._mapped_value(column) for column in columns}
 
+    def present(self, role: str) -> dict[str, Any]:
+        """Return the value of each of the role's columns that the row has."""
+        found = self.by_column(role)
+        return {column: value for column, value in found.items() if column in self._values}
+
     def text(self, role: str) -> str:
         """Return the texts of the role's columns, joined.
 

@@ -25,6 +25,7 @@ from studio.intake.row_formats.schema import (
     JudgedRow,
     PreferenceRow,
     StepsRow,
+    TaskRow,
     TextRow,
     Turn,
     UnusableRowError,
@@ -32,12 +33,15 @@ from studio.intake.row_formats.schema import (
     validate_answers,
     validate_conversation,
     validate_prompt,
+    validate_task,
 )
 from studio.intake.row_formats.tagged_words import (
     build_spans,
     build_tagged_lines,
     build_tagged_words,
 )
+from studio.intake.row_formats.tasks import REFERENCE, answer_text, build_item, split_answer
+from studio.intake.row_formats.text_pairs import build_pair
 
 
 def build_alpaca(cells: MappedRow, system: str) -> ConversationRow:
@@ -308,6 +312,23 @@ def parse_step_verdict(value: Any) -> bool | None:  # noqa: ANN401 -- from a use
     return _STEP_VALUES.get(to_text(value).strip().lower())
 
 
+def build_task(cells: MappedRow, system: str) -> TaskRow:
+    """Return a prompt, and what graders may read; they may read an answer after the prompt, too."""
+    raw = cells.value("messages")
+    turns = (
+        prompt_turns(cells, system)
+        if raw is None
+        else add_system_turn(cells, system, parse_turns(raw))
+    )
+    prompt, answer = split_answer(turns)
+    item = build_item(cells.present("item"))
+    if answer and item.get(REFERENCE) is None:
+        item[REFERENCE] = answer_text(answer)
+    row: TaskRow = {"messages": validate_task(prompt), "item": item}
+    tools = parse_tools(cells.value("tools"))
+    return {**row, "tools": tools} if tools else row
+
+
 _BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {
     "alpaca": build_alpaca,
     "prompt_completion": build_prompt_completion,
@@ -322,6 +343,8 @@ _BUILDERS: dict[ShapeName, Callable[[MappedRow, str], CanonicalRow]] = {
     "words": build_tagged_words,
     "spans": build_spans,
     "lines": build_tagged_lines,
+    "task": build_task,
+    "pairs": build_pair,
 }
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""The schema of canonical rows, of six kinds, and the training examples they become."""
+"""The schema of canonical rows, of seven kinds, and the training examples they become."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,30 @@ class TokensRow(TypedDict):
     """The tag of each word in BIO: O outside of entities, else B- or I- with a label."""
 
 
-CanonicalRow = ConversationRow | TextRow | PreferenceRow | JudgedRow | StepsRow | TokensRow
+@final
+class TaskRow(TypedDict):
+    messages: list[Turn]
+    """The prompt. It ends with a turn that a model answers."""
+    item: dict[str, Any]
+    """What graders may read, by column: any JSON values."""
+    tools: NotRequired[list[dict[str, Any]]]
+
+
+@final
+class PairRow(TypedDict):
+    anchor: str
+    """A question, a search, or just one of two texts."""
+    positive: str
+    """The text that belongs to it; with a score, the one it is compared with."""
+    negatives: NotRequired[list[str]]
+    """Texts that do not belong to it."""
+    score: NotRequired[float]
+    """How alike the two texts are, on any scale. A row has negatives or a score, not both."""
+
+
+CanonicalRow = (
+    ConversationRow | TextRow | PreferenceRow | JudgedRow | StepsRow | TokensRow | TaskRow | PairRow
+)
 """One line of train.jsonl or validation.jsonl; all lines of a dataset have the same kind."""
 
 
@@ -145,6 +168,14 @@ def validate_prompt(turns: list[Turn]) -> list[Turn]:
     asking = [turn for turn in turns if turn["role"] == "user"]
     if not asking or not all(turn["content"].strip() for turn in asking):
         raise UnusableRowError(ProblemCode.MISSING_QUESTION)
+    return turns
+
+
+def validate_task(turns: list[Turn]) -> list[Turn]:
+    """Return the turns of a prompt; refuse one that does not end with a turn to answer."""
+    turns = validate_prompt(turns)
+    if turns[-1]["role"] not in {"user", "tool"}:
+        raise UnusableRowError(ProblemCode.NOT_A_TASK)
     return turns
 
 
@@ -187,6 +218,12 @@ class TrainingExample:
     """The words of the text, if each has a tag."""
     tags: Sequence[str] = ()
     """Their tags."""
+    item: Mapping[str, Any] | None = None
+    """What graders may read of a task, by column; None if the row is no task."""
+    pair: Sequence[str] = ()
+    """Two texts that belong together, then those that do not belong to the first."""
+    score: float | None = None
+    """How alike the two texts of a pair are; None if they just belong together."""
 
 
 def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
@@ -195,6 +232,9 @@ def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
         return TrainingExample(
             text=row["text"], words=row.get("words", ()), tags=row.get("tags", ())
         )
+    if "anchor" in row:
+        pair = [row["anchor"], row["positive"], *row.get("negatives", ())]
+        return TrainingExample(text="\n".join(pair), pair=pair, score=row.get("score"))
     turns = [*row["messages"], *row.get("chosen", [])]
     steps = row.get("steps", ())
     if steps:
@@ -208,6 +248,7 @@ def to_training_example(row: Mapping[str, Any]) -> TrainingExample:
         numbers=row.get("numbers", {}),
         steps=steps,
         correct=row.get("correct", ()),
+        item=row.get("item"),
     )
 
 

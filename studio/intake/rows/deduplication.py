@@ -82,6 +82,8 @@ def question_key(row: CanonicalRow) -> bytes:
     """Return the question of a row: its system and user turns, without the answers."""
     if "text" in row:
         return row["text"].strip().encode()
+    if "anchor" in row:
+        return row["anchor"].encode()
     prompt = [turn for turn in row["messages"] if turn["role"] in {"system", "user"}]
     return "\0".join(f"{turn['role']}\0{turn['content'].strip()}" for turn in prompt).encode()
 

@@ -194,9 +194,10 @@ def _unreadable_rows(version: DatasetVersion | None, recipe: AnyRecipe) -> Itera
         yield from _unlearnable_answers(version, method)
         return
     fitting = " or ".join(other.purpose for other in fitting_methods(version))
+    hint = f"Choose another dataset, or: {fitting}." if fitting else "Choose another dataset."
     yield Refusal(
         message=f"{method.title} cannot train on {KIND_NAMES[version.kind]}.",
-        hint=f"Choose another dataset, or: {fitting}.",
+        hint=hint,
         param="dataset",
         link=f"/datasets/{version.dataset_id}",
     )

@@ -34,7 +34,7 @@ KIND = "stats"
 PART_NAMES = {"train": "training", "validation": "validation"}
 """Names of the parts of a dataset as shown to users."""
 
-_ANSWERED_BESIDE = frozenset({"label", "number", "entities"})
+_ANSWERED_BESIDE = frozenset({"label", "number", "entities", "vector", "relevance"})
 """Outputs that are learned beside a text: truncating it never removes them."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

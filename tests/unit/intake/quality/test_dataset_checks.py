@@ -1,14 +1,16 @@
 """What is suspicious in rows that can be used."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from studio.intake.quality.dataset_checks import Finding, check_dataset
+from studio.intake.quality.dataset_checks import check_dataset
+from studio.intake.quality.findings import Finding
 from studio.intake.quality.row_checks import LONG_TOKENS
+from studio.intake.row_formats.schema import make_turn
 from studio.recipe.sections import Data
 
 Row = dict[str, Any]
@@ -129,6 +131,27 @@ def test_imbalanced_classes_are_reported(found: Any) -> None:  # noqa: ANN401 --
 
 def test_identical_answers_to_all_rows_are_reported(found: Any) -> None:  # noqa: ANN401 -- see above
     assert found([pair(f"Text {i}", "fine") for i in range(30)])["one_answer"].count == 30
+
+
+NO_ANSWER: dict[str, Callable[[int], Row]] = {
+    "text": lambda i: {"text": f"Text {i}"},
+    "pair": lambda i: {"anchor": f"Question {i}", "positive": f"Answer {i}"},
+    "task": lambda i: {"messages": [make_turn("user", f"Question {i}")], "item": {"n": i}},
+    "words": lambda i: {"text": f"Text {i}", "words": ["Text", str(i)], "tags": ["O", "O"]},
+    "call": lambda i: {
+        "messages": [
+            make_turn("user", f"Question {i}"),
+            {**make_turn("assistant", ""), "tool_calls": [{"function": {"name": f"f{i}"}}]},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("kind", NO_ANSWER)
+def test_rows_without_written_answers_are_no_classes(found: Any, kind: str) -> None:  # noqa: ANN401 -- see above
+    assert (
+        not {"one_answer", "uneven_classes"} & found([NO_ANSWER[kind](i) for i in range(30)]).keys()
+    )
 
 
 def test_data_without_good_answers_blocks_start(found: Any) -> None:  # noqa: ANN401 -- see above

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from studio.intake.quality.dataset_checks import Finding, check_dataset
+from studio.intake.quality.dataset_checks import check_dataset
+from studio.intake.quality.findings import Finding
 
 Row = dict[str, Any]
 

@@ -63,6 +63,23 @@ def test_chosen_answer_of_preference_is_expected(db: Session, settings: Settings
     assert (prompt.text, prompt.expected) == ("Hello?", "Hi.")
 
 
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"reference_answer": 4}, "4"),
+        ({"reference_answer": {"sum": [4, True]}}, '{"sum": [4, true]}'),
+        ({"level": 1}, ""),
+    ],
+)
+def test_task_is_suggested_with_the_answer_that_graders_read(
+    db: Session, settings: Settings, run: Run, item: dict[str, Any], expected: str
+) -> None:
+    validate_on(db, settings, "task", {"messages": TURNS[:-1], "item": item})
+    (prompt,) = suggested_prompts.list_prompts(db, run, settings.datasets)
+
+    assert (prompt.text, prompt.expected) == ("And two plus two?", expected)
+
+
 def test_rows_that_use_tools_are_not_suggested(db: Session, settings: Settings, run: Run) -> None:
     result = {"role": "tool", "content": "4", "tool_call_id": "1"}
     tools = {"messages": [*TURNS[:4], result, TURNS[4]]}
