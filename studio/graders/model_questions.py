@@ -88,7 +88,7 @@ def read_score(grader: ScoreModelGrader | LabelModelGrader, text: str) -> float:
 
     """
     try:
-        result = json.loads(text)["result"]
+        result = json.loads(_find_object(text))["result"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _unreadable() from error
     if isinstance(grader, LabelModelGrader):
@@ -101,6 +101,11 @@ def read_score(grader: ScoreModelGrader | LabelModelGrader, text: str) -> float:
         return float(result)
     except OverflowError as error:
         raise _unreadable() from error
+
+
+def _find_object(text: str) -> str:
+    """Return the JSON object in a reply: models that are not held to JSON write around it."""
+    return text[text.find("{") : text.rfind("}") + 1]
 
 
 def _unreadable() -> GradeError:

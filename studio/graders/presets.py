@@ -13,162 +13,12 @@ from typing import Any, Literal
 from studio.errors import InvalidError
 from studio.evaluation.answer_rules import UNSPACED_SCRIPTS
 from studio.evaluation.text_scores import FINAL_ANSWER, NUMBER
+from studio.graders import programs
 from studio.graders.schema import PythonGrader
 from studio.graders.templates import parse_path
 
 THINK_PATTERN = r"<think>(?!.*<think>).*?</think>.*"
 """An answer that thinks first, once, as `think_format_reward` of TRL reads it."""
-
-_MATCH = """
-import re
-
-PATTERN = re.compile({pattern!r}, {flags})
-
-
-def grade(sample, item):
-    return 1.0 if PATTERN.{method}(sample["output_text"]) else 0.0
-"""
-
-_LENGTH = """
-import re
-
-UNIT = re.compile({unit!r}, re.DOTALL)
-LOW, HIGH, MARGIN = {low!r}, {high!r}, {margin!r}
-
-
-def grade(sample, item):
-    length = len(UNIT.findall(sample["output_text"]))
-    outside = max(LOW - length, length - HIGH, 0)
-    return max(0.0, 1.0 - outside / (MARGIN + 1))
-"""
-
-_NUMBER = """
-import re
-import unicodedata
-from decimal import Decimal
-
-NUMBER = re.compile({pattern!r}, re.IGNORECASE)
-PATH = {path!r}
-TOLERANCE = Decimal({tolerance!r})
-
-
-def last_number(text):
-    result = unicodedata.normalize("NFKC", text).rpartition({marker!r})[2]
-    plain = result.replace("$", "").replace("\\N{{MINUS SIGN}}", "-")
-    numbers = NUMBER.findall(plain)
-    return Decimal(numbers[-1].replace(",", "")) if numbers else None
-
-
-def grade(sample, item):
-    expected = item
-    for step in PATH:
-        expected = expected[step]
-    number, expected = last_number(sample["output_text"]), last_number(str(expected))
-    if expected is None:
-        raise ValueError("the row has no number to compare with")
-    return 1.0 if number is not None and abs(number - expected) <= TOLERANCE else 0.0
-"""
-
-_JSON = """
-import json
-
-KEYS = {keys!r}
-
-
-def refuse(name):
-    raise ValueError(name)
-
-
-def grade(sample, item):
-    try:
-        value = json.loads(sample["output_text"], parse_constant=refuse)
-    except (ValueError, RecursionError):
-        return 0.0
-    if not isinstance(value, (dict, list)):
-        return 0.0
-    return 1.0 if not KEYS or isinstance(value, dict) and all(key in value for key in KEYS) else 0.0
-"""
-
-_JSON_SCHEMA = """
-import json
-import re
-
-SCHEMA = {schema!r}
-TYPES = {{
-    "object": dict, "array": list, "string": str, "boolean": bool, "null": type(None),
-    "number": (int, float), "integer": (int, float),
-}}
-
-
-def is_type(value, name):
-    if name in ("number", "integer") and isinstance(value, bool):
-        return False
-    if name == "integer" and isinstance(value, float) and not value.is_integer():
-        return False
-    return isinstance(value, TYPES[name])
-
-
-def is_equal(one, other):
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-def fits(value, schema):
-    if isinstance(schema, bool):
-        return schema
-    names = schema.get("type", [])
-    names = [names] if isinstance(names, str) else names
-    return (
-        (not names or any(is_type(value, name) for name in names))
-        and ("const" not in schema or is_equal(value, schema["const"]))
-        and ("enum" not in schema or any(is_equal(value, one) for one in schema["enum"]))
-        and all(fits(value, one) for one in schema.get("allOf", []))
-        and ("anyOf" not in schema or any(fits(value, one) for one in schema["anyOf"]))
-        and (not isinstance(value, dict) or fits_object(value, schema))
-        and (not isinstance(value, list) or fits_list(value, schema))
-        and (not isinstance(value, str) or fits_text(value, schema))
-        and (not is_type(value, "number") or fits_number(value, schema))
-    )
-
-
-def fits_object(value, schema):
-    known, others = schema.get("properties", {{}}), schema.get("additionalProperties", True)
-    return all(key in value for key in schema.get("required", [])) and all(
-        fits(one, known.get(key, others)) for key, one in value.items()
-    )
-
-
-def fits_list(value, schema):
-    return schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)) and all(
-        fits(one, schema.get("items", True)) for one in value
-    )
-
-
-def fits_text(value, schema):
-    size = len(value)
-    return schema.get("minLength", 0) <= size <= schema.get("maxLength", size) and (
-        "pattern" not in schema or re.search(schema["pattern"], value) is not None
-    )
-
-
-def fits_number(value, schema):
-    return (
-        schema.get("minimum", value) <= value <= schema.get("maximum", value)
-        and ("exclusiveMinimum" not in schema or value > schema["exclusiveMinimum"])
-        and ("exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"])
-    )
-
-
-def refuse(name):
-    raise ValueError(name)
-
-
-def grade(sample, item):
-    try:
-        value = json.loads(sample["output_text"], parse_constant=refuse)
-    except (ValueError, RecursionError):
-        return 0.0
-    return 1.0 if fits(value, SCHEMA) else 0.0
-"""
 
 _SCHEMA_KEYWORDS = frozenset(
     {
@@ -178,7 +28,7 @@ _SCHEMA_KEYWORDS = frozenset(
         *("title", "description", "default", "examples", "$schema", "$id", "$comment"),
     }
 )
-"""What `_JSON_SCHEMA` understands; the last seven say nothing about a value."""
+"""What `programs.JSON_SCHEMA` understands; the last seven say nothing about a value."""
 _TYPES = ("object", "array", "string", "boolean", "null", "number", "integer")
 _KINDS: dict[Any, str] = {
     str: "text",
@@ -209,7 +59,29 @@ def match_pattern(
     _check_pattern(pattern, "pattern")
     flags = "re.DOTALL | re.IGNORECASE" if ignore_case else "re.DOTALL"
     method = "fullmatch" if is_whole else "search"
-    return _build(name, _MATCH.format(pattern=pattern, flags=flags, method=method))
+    return _build(name, programs.MATCH.format(pattern=pattern, flags=flags, method=method))
+
+
+def text_equals(
+    name: str,
+    reference: str,
+    *,
+    ignore_case: bool = False,
+    ignore_spaces: bool = False,
+    ignore_stop: bool = False,
+) -> PythonGrader:
+    """Return a grader that is 1 if the answer equals a column, apart from what is ignored.
+
+    `reference` is a path such as `item.answer`. Spaces are ignored at both ends, and count once
+    between words. A stop is ignored at the end.
+
+    Raises:
+        InvalidError: the path is none of the row.
+
+    """
+    path = _parse_item_path(reference)
+    flags = {"case": ignore_case, "spaces": ignore_spaces, "stop": ignore_stop}
+    return _build(name, programs.EQUAL.format(path=path, **flags))
 
 
 def think_format(name: str) -> PythonGrader:
@@ -232,7 +104,7 @@ def length_between(
         raise InvalidError("The shortest length must be at most the longest.", param="low")
     words = rf"[{UNSPACED_SCRIPTS}]|[^\W_{UNSPACED_SCRIPTS}]+"
     pattern = words if unit == "words" else "."
-    return _build(name, _LENGTH.format(unit=pattern, low=low, high=high, margin=margin))
+    return _build(name, programs.LENGTH.format(unit=pattern, low=low, high=high, margin=margin))
 
 
 def number_equals(name: str, reference: str, *, tolerance: float = 0.0) -> PythonGrader:
@@ -245,21 +117,28 @@ def number_equals(name: str, reference: str, *, tolerance: float = 0.0) -> Pytho
         InvalidError: the path is none of the row.
 
     """
-    try:
-        namespace, path = parse_path(reference)
-    except ValueError as error:
-        raise InvalidError(str(error), param="reference") from error
-    if namespace != "item":
-        raise InvalidError("The number must be one of the row: item.…", param="reference")
-    body = _NUMBER.format(
+    path = _parse_item_path(reference)
+    body = programs.NUMBER.format(
         pattern=NUMBER.pattern, path=path, tolerance=str(tolerance), marker=FINAL_ANSWER
     )
     return _build(name, body)
 
 
+def _parse_item_path(reference: str) -> list[str | int]:
+    try:
+        namespace, path = parse_path(reference)
+    except ValueError as error:
+        raise InvalidError(str(error), param="reference") from error
+    if namespace != "item":
+        raise InvalidError(
+            "The answer is compared with a column of the row: item.…", param="reference"
+        )
+    return path
+
+
 def json_valid(name: str, keys: Collection[str] = ()) -> PythonGrader:
     """Return a grader that is 1 for a JSON object or array; with keys, for an object with them."""
-    return _build(name, _JSON.format(keys=list(keys)))
+    return _build(name, programs.JSON.format(keys=list(keys)))
 
 
 def json_schema(name: str, schema: Mapping[str, Any]) -> PythonGrader:
@@ -270,7 +149,7 @@ def json_schema(name: str, schema: Mapping[str, Any]) -> PythonGrader:
 
     """
     _check_schema(schema, "schema")
-    return _build(name, _JSON_SCHEMA.format(schema=dict(schema)))
+    return _build(name, programs.JSON_SCHEMA.format(schema=dict(schema)))
 
 
 def _check_schema(schema: object, path: str) -> None:
@@ -287,9 +166,10 @@ def _check_keywords(schema: Mapping[str, Any], path: str) -> None:
     """Check what the program takes for granted."""
     for keyword in schema:
         if keyword not in _SCHEMA_KEYWORDS:
+            known = ", ".join(sorted(_SCHEMA_KEYWORDS))
             raise InvalidError(
                 f"{path}: The keyword {str(keyword)[:40]} cannot be checked.",
-                hint=f"Use {', '.join(sorted(_SCHEMA_KEYWORDS))}.",
+                hint=f"Use one of these: {known}.",
                 param=path,
             )
         kinds = _KEYWORD_TYPES.get(keyword)

@@ -56,7 +56,7 @@ class StringCheckGrader(_Grader):
 
 def _check_metric(metric: object) -> object:
     if isinstance(metric, str) and metric in REFUSED_METRICS:
-        raise ValueError(f"{REFUSED_METRICS[metric]}. Use one of {', '.join(METRICS)}.")
+        raise ValueError(f"{REFUSED_METRICS[metric]}, so use one of {', '.join(METRICS)}.")
     return metric
 
 

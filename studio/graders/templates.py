@@ -89,6 +89,14 @@ def parse_path(path: str) -> tuple[str, list[str | int]]:
     return match[1], list(_split_steps(match[2]))
 
 
+def item_keys(template: str) -> Iterator[str]:
+    """Yield the columns of the row that a template reads."""
+    for place in _PLACE.finditer(template):
+        namespace, steps = parse_path(place[1])
+        if namespace == "item" and steps and isinstance(steps[0], str):
+            yield steps[0]
+
+
 def _split_steps(path: str) -> Iterator[str | int]:
     for name, index, *keys in _STEP.findall(path):
         yield int(index) if index else name or "".join(keys)
@@ -120,11 +128,10 @@ def _find(path: str, sample: Sample, item: object) -> object:
         try:
             value = _step_into(value, step)
         except (LookupError, TypeError) as error:
-            before = _join(namespace, steps[:place])
+            reason = _describe(_join(namespace, steps[:place]), value)
             raise GradeError(
                 "invalid_variable_error",
-                f"{_join(namespace, steps[: place + 1])} does not exist: "
-                f"{before} {_describe(value)}.",
+                f"{_join(namespace, steps[: place + 1])} does not exist: {reason}",
             ) from error
     return value
 
@@ -150,12 +157,16 @@ def _join(namespace: str, steps: Sequence[str | int]) -> str:
     )
 
 
-def _describe(value: object) -> str:
+def _describe(name: str, value: object) -> str:
     """Say what a value has; names are cut, as rows are not ours."""
     if isinstance(value, Mapping):
-        names = ", ".join(str(name)[:40] for name in list(value)[:8])
-        return f"has {names}{', …' if len(value) > 8 else ''}" if names else "is empty"  # noqa: PLR2004 -- as many as are shown
+        keys = [str(key)[:40] for key in value]
+        shown = ", ".join(keys[:8] + ["…"] * (len(keys) > 8))  # noqa: PLR2004 -- as many as are shown
+        return f"{name} has only these keys: {shown}." if keys else f"{name} is an empty object."
     if isinstance(value, list):
-        return f"is a list with {len(value)} entries"
-    kinds = {str: "is a text", bool: "is true or false", int: "is a number", float: "is a number"}
-    return kinds.get(type(value), "is null")
+        return f"{name} is a list with {len(value)} entries."
+    if isinstance(value, str):
+        return f"{name} is a text."
+    if isinstance(value, bool):
+        return f"{name} is true or false."
+    return f"{name} is a number." if isinstance(value, int | float) else f"{name} is null."

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from studio.errors import InvalidError
 from studio.evaluation.text_scores import last_number
 from studio.evaluation.words import split_words
-from studio.graders import presets
+from studio.graders import presets, programs
 from studio.graders.grading import Grading
 from studio.graders.python_process import PythonLimits
 from studio.graders.schema import PythonGrader, parse_grader
@@ -39,6 +39,19 @@ def test_regular_expression_is_searched_or_matched() -> None:
 
     assert grade(search, "It is Paris.", "parisian", "") == [1, 0, 0]
     assert grade(whole, "12 apples", "5 梨", "12 apples.", "12 apples\n") == [1, 1, 0, 0]
+
+
+def test_equal_text_may_differ_in_what_is_ignored() -> None:
+    exact = presets.text_equals("p", "item.answer")
+    lenient = presets.text_equals(
+        "p", "item.answer", ignore_case=True, ignore_spaces=True, ignore_stop=True
+    )
+    item = {"answer": "New York"}
+
+    assert grade(exact, "New York", "New York.", item=item) == [1, 0]
+    assert grade(lenient, " new  york.\n", "New York。", "York", item=item) == [1, 1, 0]
+    assert grade(lenient, "7", "true", item={"answer": 7}) == [1, 0]
+    assert grade(lenient, "x", item={}) == [None]
 
 
 def test_thinking_comes_first_and_once() -> None:
@@ -171,5 +184,40 @@ def test_presets_that_say_nothing_are_refused() -> None:
         presets.length_between("p", 3, 2, unit="words")
     with pytest.raises(InvalidError, match="no path"):
         presets.number_equals("p", "answer")
-    with pytest.raises(InvalidError, match="one of the row"):
+    with pytest.raises(InvalidError, match="a column of the row"):
         presets.number_equals("p", "sample.output_text")
+
+
+@pytest.mark.parametrize(
+    ("program", "grader", "values"),
+    [
+        ("match", presets.match_pattern("p", r"\d'\"+"), {"pattern": r"\d'\"+"}),
+        ("length", presets.length_between("p", 1, 9, unit="words"), {"low": 1, "high": 9}),
+        ("number", presets.number_equals("p", "item.a[0]"), {"path": ["a", 0], "tolerance": "0.0"}),
+        ("json", presets.json_valid("p", ["a", "b"]), {"keys": ["a", "b"]}),
+        ("schema", presets.json_schema("p", {"type": "object"}), {"schema": {"type": "object"}}),
+        ("equal", presets.text_equals("p", "item.a", ignore_stop=True), {"stop": True}),
+    ],
+)
+def test_values_of_a_program_are_read_back(
+    program: str, grader: PythonGrader, values: dict[str, Any]
+) -> None:
+    read = {name: programs.read_values(name, grader.source) for name in programs.PROGRAMS}
+    found = read.pop(program)
+
+    assert found is not None
+    assert {name: found[name] for name in values} == values
+    assert set(read.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "def grade(sample, item):\n    return 1.0\n",
+        "import re\n\nPATTERN = re.compile(" + "'a', " * 50_000,
+        "import re\n\nUNIT = re.compile('.', re.DOTALL)\nLOW, HIGH, MARGIN = " + "1, " * 80_000,
+    ],
+)
+def test_other_programs_have_no_values(source: str) -> None:
+    assert {programs.read_values(name, source) for name in programs.PROGRAMS} == {None}

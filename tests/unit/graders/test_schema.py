@@ -95,7 +95,7 @@ def test_single_grader_of_multi_has_its_own_name() -> None:
         (
             SIMILAR | {"evaluation_metric": "cosine"},
             "grader.evaluation_metric",
-            "cosine needs an embedding model, which this studio does not serve. Use one of fuzzy",
+            "cosine needs an embedding model, which this studio does not serve, so use one",
         ),
         (
             SIMILAR | {"evaluation_metric": "meteor"},

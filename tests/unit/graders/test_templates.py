@@ -49,7 +49,10 @@ def test_values_are_not_read_as_templates() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ item.reply }}", "item.reply does not exist: item has answer, 答案, n, none, list, …"),
+        (
+            "{{ item.reply }}",
+            "item.reply does not exist: item has only these keys: answer, 答案, n, none, list, …",
+        ),
         ("{{ item.answer.x }}", "item.answer.x does not exist: item.answer is a text."),
         ("{{ item.none.x }}", "item.none.x does not exist: item.none is null."),
         ("{{ item.list[9] }}", "item.list[9] does not exist: item.list is a list with 2 entries."),
