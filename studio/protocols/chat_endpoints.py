@@ -13,6 +13,10 @@ from studio import redaction
 from studio.errors import InvalidError, StudioError
 from studio.network import safe_http
 from studio.schemas.validation_errors import field_errors
+from studio.settings import Settings
+
+JUDGE = "judge"
+"""The name of the judge's endpoint."""
 
 NAME_PATTERN = r"[A-Za-z0-9_.-]{1,40}"
 MAX_ENDPOINTS = 50
@@ -77,6 +81,21 @@ def parse(text: str) -> list[ChatEndpoint]:
     return endpoints
 
 
+def list_configured(settings: Settings) -> list[ChatEndpoint]:
+    """Return the endpoints of settings that hold their secrets: those of the operator, the judge's.
+
+    Raises:
+        InvalidError: The setting is malformed.
+
+    """
+    found = parse(settings.endpoints.get_secret_value())
+    if not (settings.judge_url and settings.judge_model) or any(one.name == JUDGE for one in found):
+        return found
+    key = SecretStr(settings.judge_key.get_secret_value())
+    judge = ChatEndpoint(name=JUDGE, url=settings.judge_url, model=settings.judge_model, key=key)
+    return [*found, judge]
+
+
 def _malformed(reason: str) -> InvalidError:
     return InvalidError(
         f"The list of endpoints is wrong: {reason}", hint=f"Write it like this: {_EXAMPLE}"
@@ -89,7 +108,10 @@ class Adapted(NamedTuple):
     """What the endpoint refused."""
 
 
-_OPTIONS = ("top_logprobs", "logprobs", "stream_options", "seed", "temperature", "top_p")
+_OPTIONS = (
+    *("top_logprobs", "logprobs", "stream_options", "seed", "temperature", "top_p"),
+    "response_format",
+)
 """Options that a model may refuse, although OpenAI's API has them."""
 
 
@@ -97,7 +119,7 @@ def adapt(options: Mapping[str, Any], refusal: bytes) -> Adapted | None:
     """Return options without the one that an endpoint refuses, or under its new name; else None."""
     message = refusal.decode(errors="replace")
     if "max_completion_tokens" in message and "max_tokens" in options:
-        renamed = {_NEW_NAMES.get(name, name): value for name, value in options.items()}
+        renamed = {NEW_NAMES.get(name, name): value for name, value in options.items()}
         return Adapted(renamed, ())
     for name in _OPTIONS:
         if name in options and re.search(rf"\b{name}\b", message):
@@ -107,7 +129,8 @@ def adapt(options: Mapping[str, Any], refusal: bytes) -> Adapted | None:
     return None
 
 
-_NEW_NAMES = {"max_tokens": "max_completion_tokens"}
+NEW_NAMES = {"max_tokens": "max_completion_tokens"}
+"""Options that newer models have under another name."""
 
 
 def error_message(content: bytes) -> str:

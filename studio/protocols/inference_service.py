@@ -10,6 +10,8 @@ and generates answers. A client sends one request per connection, and the answer
 without `loading` if the model is in memory; or ends with `{"failure": …}`. Closing the connection
 stops the generation.
 
+With `texts`, the lines have `values` instead, in the order of the texts.
+
 With `top_logprobs`, each piece of text comes with its tokens. With `scored_from`, the tokens of the
 prompt from there on come first, as the model expects each of them after those before it.
 """
@@ -96,6 +98,12 @@ class GenerationRequest(Message):
     """The indices of the tokens whose scores are wanted, if each token has its own."""
     gives_tags: bool = False
     """Whether these scores are those of the tags of words."""
+    texts: list[list[int]] = Field(default_factory=list)
+    """Texts that the model reads one by one: it gives numbers for each, and writes no answer."""
+    types: list[list[int]] = Field(default_factory=list)
+    """Of texts that hold two each: 1 for the tokens of the second one, in models such as BERT."""
+    pooling: Literal["", "mean", "cls", "last"] = ""
+    """How it makes a vector of a text, if that is what it gives."""
     top_logprobs: int | None = None
     """How many alternatives of each token are wanted with its log-probability; None wants neither.
     They are those before `temperature` and `top_p` change them."""
@@ -105,6 +113,11 @@ class GenerationRequest(Message):
     is_turn: bool = True
     """Whether the output is a turn of a conversation, which has no leading space, rather than a
     continuation of text."""
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether the model writes nothing."""
+        return self.gives_scores or bool(self.pooling)
 
 
 class ScoredText(Message):
@@ -167,6 +180,8 @@ class GenerationChunk(Message):
     text: str = ""
     tokens: list[TokenScore] = Field(default_factory=list)
     """The tokens whose text begins within this piece, if their log-probabilities are wanted."""
+    values: list[str] = Field(default_factory=list)
+    """What the model gives for the next of several texts: each float32 numbers in base64."""
     end: GenerationEnd | None = None
     failure: ServiceFailure | None = None
 

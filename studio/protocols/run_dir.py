@@ -61,10 +61,27 @@ class JobSpec(FieldDocs, BaseModel):
     """Whether to resume from the newest complete checkpoint; if not, checkpoints are deleted."""
     code: str = ""
     """The checksum of the model's custom code that may run; empty runs none."""
+    teacher: str = ""
+    """The model to learn from, besides the data: a folder, or a name on the hub; empty if none."""
+    teacher_code: str = ""
+    """The checksum of the teacher's custom code that may run; empty runs none."""
     adapter: Path | None = None
     """The folder of the adapter to continue from; None starts a new one."""
+    python_graders: Literal["sealed", "trusted", "off"] = "sealed"
+    """Whether Python graders may run, and how."""
     cache: Path | None = None
     """Where to cache tokenised data for later runs; None disables the cache."""
+
+    @classmethod
+    def read(cls, run: "RunDir") -> "JobSpec":
+        """Return what the folder of a run says.
+
+        Raises:
+            OSError: There is no such file, or it cannot be read.
+            ValidationError: It does not describe a run.
+
+        """
+        return cls.model_validate_json(run.job.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +128,11 @@ class RunDir(WorkDir):
     def adapter_start(self) -> Path:
         """The adapter before training, if it started as a part of the base model's weights."""
         return self.root / "adapter_start.safetensors"
+
+    @property
+    def rollouts(self) -> Path:
+        """The answers that the run learned from, with their scores."""
+        return self.root / "rollouts.jsonl"
 
     @property
     def parent_adapter(self) -> Path:

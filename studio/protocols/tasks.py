@@ -74,6 +74,12 @@ TASK_DEFINITIONS = {
     "stats": TaskDefinition(
         "studio.runner.tasks.count_tokens:count", "Counting tokens", is_kept=True
     ),
+    "try-grader": TaskDefinition(
+        "studio.runner.tasks.try_grader:try_grader",
+        "Trying a grader",
+        needs_device=True,
+        secrets={"endpoints": ("endpoints", "judge_key")},
+    ),
     "download": TaskDefinition(
         "studio.runner.tasks.download_model:download",
         "Downloading a model",

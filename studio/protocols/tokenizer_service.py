@@ -35,7 +35,9 @@ MAX_PREVIEW_CHARACTERS = 2000
 TemplateSource = Literal["model", "chatml", "plain", "none"]
 """Where turns get their format from. With `none`, they are a prompt and its answer as plain text,
 as encoder-decoder models read and write them."""
-RequestKind = Literal["tokens", "templates", "prompt", "answer", "reading", "steps", "words"]
+RequestKind = Literal[
+    "tokens", "templates", "prompt", "answer", "reading", "steps", "words", "texts"
+]
 
 
 def packing_window(number: int) -> range:
@@ -71,7 +73,7 @@ class TokenizerRequest(Message):
     kind: RequestKind
     model: str
     """A folder, or a name on the hub."""
-    row: dict[str, Any]
+    row: dict[str, Any] = {}
     """The row as stored in the dataset's file."""
     number: int = 0
     """The number of the row; 0 if it is not from a file."""
@@ -89,6 +91,10 @@ class TokenizerRequest(Message):
     """Whether the model reads in both directions."""
     answer_start: str = ""
     """The beginning of the answer to a prompt, which the model is to continue."""
+    first: str = ""
+    """A text that the model reads before each of them, if it compares both."""
+    texts: list[str] = []
+    """Of kind `texts`: what the model reads one by one, instead of a row."""
 
 
 class Token(Message):
@@ -204,6 +210,10 @@ class PromptTokens(Message):
     that of its first token."""
     spoken: dict[str, int] = {}
     """What makes a model write the target language, by the names of `generate`."""
+    texts: list[list[int]] = []
+    """The tokens of several texts, each truncated as in training."""
+    types: list[list[int]] = []
+    """With a first text, 1 for the tokens that belong to the second one, in models such as BERT."""
     template_hash: str = ""
     """The first digits of the SHA-256 of the chat template; empty if none was used."""
 

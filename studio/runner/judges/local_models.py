@@ -1,6 +1,6 @@
 """Judges that are models of this studio: one that holds conversations, or a reward model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -64,7 +64,7 @@ def _judge_by_score(judge: RewardJudge, pairs: Sequence[Pair]) -> Iterator[PairR
     with ModelCache().model_for(judge.model) as (model, tokenizer), torch.inference_mode():
         for pair in pairs:
             base, tuned = (
-                _score(judge, model, tokenizer, pair.prompt, answer)
+                score_turns(judge, model, tokenizer, _turns(pair.prompt, answer))[0]
                 for answer in (pair.base, pair.tuned)
             )
             scores = f"base {base:.4g}, tuned {tuned:.4g}"
@@ -78,21 +78,24 @@ def _judge_by_score(judge: RewardJudge, pairs: Sequence[Pair]) -> Iterator[PairR
             )
 
 
-def _score(
+def _turns(prompt: str, answer: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+
+
+def score_turns(
     judge: RewardJudge,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompt: str,
-    answer: str,
-) -> float:
-    turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    turns: Sequence[Mapping[str, str]],
+) -> tuple[float, int]:
+    """Return what a reward model says of a conversation, and how many tokens it has read."""
     asked = TokenizerRequest(
         kind="reading",
         model=judge.model.model,
-        row={"messages": turns},
+        row={"messages": list(turns)},
         max_length=judge.max_length,
         chat_template="model",
     )
     ids = token_preview.tokenise_row(asked, tokenizer).ids
     end = give_scores(judge.model.model_copy(update={"ids": ids}), model)
-    return next(iter(end.scores.values()))
+    return next(iter(end.scores.values())), end.tokens

@@ -60,6 +60,7 @@ def measure(folder: TaskDir, params: dict[str, Any], report: ReportProgress) -> 
             getattr(method, "choose_head", None),
             kinds=METHODS[recipe.method].trainable_kinds,
         )
+        recipe = recipe.with_negatives(max(len(row.pair) for row in job.train.rows) - 2)
         report("simulating a step", 0.6)
         bytes_by_part = dry_run.simulate_steps(_build_plan(recipe, job, method), mode)
     except _DATA_DEPENDENT_ERRORS as error:
@@ -104,7 +105,10 @@ def _largest_batch(recipe: AnyRecipe, examples: Examples, size: int) -> BatchSha
     """Return the largest possible batch: every sequence has the maximal length and answer."""
     is_packed = examples.packs is not None
     count = count_sequences(recipe, min(size, examples.count))
-    return BatchShape(count, examples.longest, examples.longest_answer, is_packed)
+    length, answer = examples.longest, examples.longest_answer
+    if recipe.answer_tokens:
+        length, answer = length + recipe.answer_tokens, recipe.answer_tokens
+    return BatchShape(count, length, answer, is_packed)
 
 
 def _summarise(job: TrainingJob, bytes_by_part: dict[str, int]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The endpoints that can be asked in the playground: those of the operator, and the judge's."""
 
-from pydantic import SecretStr
 from sqlmodel import Session
 
 from studio.errors import NotFoundError
@@ -8,9 +7,6 @@ from studio.protocols import chat_endpoints
 from studio.protocols.chat_endpoints import ChatEndpoint
 from studio.services.accounts import secrets
 from studio.settings import Settings
-
-JUDGE = "judge"
-"""The name of the judge's endpoint."""
 
 
 def list_endpoints(db: Session, settings: Settings) -> list[ChatEndpoint]:
@@ -22,12 +18,7 @@ def list_endpoints(db: Session, settings: Settings) -> list[ChatEndpoint]:
 
     """
     known = secrets.settings_with_required(db, settings, ("endpoints", "judge_key"))
-    found = chat_endpoints.parse(known.endpoints.get_secret_value())
-    if not (known.judge_url and known.judge_model) or any(one.name == JUDGE for one in found):
-        return found
-    key = SecretStr(known.judge_key.get_secret_value())
-    judge = ChatEndpoint(name=JUDGE, url=known.judge_url, model=known.judge_model, key=key)
-    return [*found, judge]
+    return chat_endpoints.list_configured(known)
 
 
 def get(db: Session, settings: Settings, name: str) -> ChatEndpoint:

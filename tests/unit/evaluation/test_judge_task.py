@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.protocols.endpoint_client import PARALLEL
 from studio.protocols.judging import RESULTS_FILE, EndpointJudge, JudgementJob, Pair, PairResult
 from studio.protocols.tasks import TaskDir
-from studio.runner.judges.endpoint import PARALLEL, Endpoint
+from studio.runner.judges.endpoint import Endpoint
 from studio.runner.tasks.judge import judge
 from tests.fakes.judge_endpoint import Reply, run_judge, said
 

@@ -102,6 +102,15 @@ def test_conversations_are_asked_as_the_studio_asks_them(
     }
 
 
+def test_tasks_are_compared_with_what_graders_read(template: ChatTemplate, tmp_path: Path) -> None:
+    turn = {"role": "user", "content": "Question 0?"}
+    rows = [{"messages": [turn], "item": item} for item in ({"reference_answer": 4}, {"level": 1})]
+    kind, _task, documents = write(tmp_path, template, *rows)
+
+    assert kind == "answers"
+    assert documents == [{"prompt": template.render_prompt([turn]), "target": "4"}]
+
+
 @pytest.mark.parametrize(
     ("row", "kind", "metric"),
     [

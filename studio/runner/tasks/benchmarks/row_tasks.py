@@ -16,11 +16,12 @@ from pyarrow import parquet
 from studio.errors import InvalidError
 from studio.evaluation import metrics
 from studio.evaluation.benchmarks import RowTask
+from studio.intake.row_formats.tasks import reference_text
 from studio.protocols.benchmarks import RowsSource
 from studio.recipe.base import BeamSearch
 from studio.runner.tasks.evaluate import draw_rows
 from studio.training.data.chat_templates import ChatTemplate
-from studio.training.data.rows import TrainingRow, is_trained_on, read_rows
+from studio.training.data.rows import Message, TrainingRow, is_trained_on, read_rows
 
 TASK = "studio_rows"
 """What lm-eval calls the task."""
@@ -108,8 +109,7 @@ def _document(row: TrainingRow, template: ChatTemplate | None) -> Document | Non
     """Return a row with what is asked and expected; None if it expects no text."""
     if row.text is not None:
         return {"prompt": "", "target": row.text} if row.text.strip() else None
-    answers = [place for place, turn in enumerate(row.messages) if is_trained_on(turn)]
-    target = row.messages[answers[-1]]["content"].strip() if answers else ""
+    asked, target = _split_answer(row)
     if not target:
         return None
     if template is None:
@@ -117,5 +117,17 @@ def _document(row: TrainingRow, template: ChatTemplate | None) -> Document | Non
             "This model has no chat template, so it cannot be asked conversations.",
             hint="Choose a dataset of texts.",
         )
-    prompt = template.render_prompt(row.messages[: answers[-1]], row.tools)
-    return {"prompt": prompt, "target": target}
+    return {"prompt": template.render_prompt(asked, row.tools), "target": target}
+
+
+def _split_answer(row: TrainingRow) -> tuple[Sequence[Message], str]:
+    """Return the turns before the last answer, and what it says; empty if there is none.
+
+    The answer of a task is the one that graders may read.
+    """
+    if row.is_task:
+        return row.messages, reference_text(row.item).strip()
+    answers = [place for place, turn in enumerate(row.messages) if is_trained_on(turn)]
+    if not answers:
+        return (), ""
+    return row.messages[: answers[-1]], str(row.messages[answers[-1]]["content"]).strip()
