@@ -49,6 +49,18 @@ _ROWS = (
         "Check whether answers are truncated, or raise the max sequence length.",
     ),
     FailureCode(
+        "no_spread",
+        "Answers score alike",
+        "The model's answers to a prompt all got the same reward, so there was nothing to learn.",
+        "Use easier or harder prompts, or a grader with finer scores. Try it on a few rows.",
+    ),
+    FailureCode(
+        "grader_failed",
+        "Answers without a score",
+        "The grader could not score most of the answers, so nothing was learned from them.",
+        "Try the grader on a few rows, and look at the errors among the run's answers.",
+    ),
+    FailureCode(
         "updates_lost",
         "Updates lost to rounding",
         "Most updates are too small to change 16-bit weights, so the model would learn nothing.",

@@ -36,6 +36,9 @@ class MetricSpec:
     value."""
     rounding_key: str = ""
     """The metric that says how much of a value may be rounding error, if one does."""
+    shows_memorising: bool = True
+    """Whether it gets worse again if the model memorises its training rows. Scores of answers that
+    the model draws by chance also go up and down by themselves."""
     is_noiseless: bool = False
     """Whether it hardly varies between repeats, so that any difference counts."""
     is_per_step: bool = False

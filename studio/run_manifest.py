@@ -65,6 +65,8 @@ class Manifest(_ManifestPart):
     dataset: DatasetFacts | None
     """None if it was deleted before the run started."""
     base_model: BaseFacts
+    teacher: BaseFacts | None = None
+    """The model that it learned from, besides its data; null for most methods."""
     precision: PrecisionFacts
     seed: int
     versions: dict[str, str]
@@ -82,6 +84,7 @@ def build_manifest(
     metrics: Mapping[str, float],
 ) -> Manifest:
     """Build the preliminary manifest of a run from its recipe, job spec and reported results."""
+    teacher = recipe.get("distillation", {}).get("teacher")
     return Manifest(
         run=spec.run_id,
         name=spec.name,
@@ -90,6 +93,7 @@ def build_manifest(
         recipe_sha256=_recipe_sha256(recipe),
         dataset=spec.dataset,
         base_model=BaseFacts(name=recipe["base_model"]),
+        teacher=BaseFacts(name=teacher) if teacher else None,
         precision=PrecisionFacts(
             requested=recipe["precision"],
             chosen_by="studio" if spec.precision_reason else "user",
@@ -106,20 +110,29 @@ def build_manifest(
 
 
 def finish_manifest(
-    manifest: Manifest, *, location: str, revision: str | None, folder: Path
+    manifest: Manifest, *, location: str, revision: str | None, folder: Path, teacher: str = ""
 ) -> Manifest:
-    """Complete the manifest of a finished run: add checksums of the base model and artifacts."""
-    base = Path(location)
-    weights = safetensors_headers.weight_files(base) if base.is_absolute() else []
-    hashes = {path.name: file_sha256(path) for path in weights}
+    """Complete the manifest of a finished run: add checksums of its models and artifacts.
+
+    `location` and `teacher` are where the base model and the teacher are.
+    """
+    own = {"revision": revision or "", "sha256": _weight_hashes(location)}
     changes = {
         "is_finished": True,
-        "base_model": BaseFacts(
-            name=manifest.base_model.name, revision=revision or "", sha256=hashes
-        ),
+        "base_model": manifest.base_model.model_copy(update=own),
         "artifacts": list(_artifact_files(folder)),
     }
+    if manifest.teacher is not None:
+        hashes = {"sha256": _weight_hashes(teacher)}
+        changes["teacher"] = manifest.teacher.model_copy(update=hashes)
     return manifest.model_copy(update=changes)
+
+
+def _weight_hashes(location: str) -> dict[str, str]:
+    """Return the checksums of a model's weights; none if it is not in a folder."""
+    folder = Path(location)
+    weights = safetensors_headers.weight_files(folder) if folder.is_absolute() else []
+    return {path.name: file_sha256(path) for path in weights}
 
 
 def file_sha256(path: Path) -> str:

@@ -6,7 +6,7 @@ as `Config(**section.model_dump())` and no list of names exists twice.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -16,14 +16,21 @@ from studio.recipe.fields import FieldSpec, Section, field_spec
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice, Quantised
+from studio.recipe.vectors import Vectors
 from studio.weights.language_codes import Languages
 from studio.weights.trained_weights import TrainedPart
 
 VERSION: Literal[1] = 1
 
-Outputs = Literal["text", "rewrite", "score", "label", "number", "steps", "entities"]
+TEACHER_PARAM = "distillation.teacher"
+"""The dotted name of the setting that names a teacher, in recipes that have one."""
+
+Outputs = Literal[
+    "text", "rewrite", "score", "label", "number", "steps", "entities", "vector", "relevance"
+]
 """What a model gives: the next text of a conversation; or, for a text that it reads, another text,
-a score, a label, numbers, which of its lines are right, or which of its words are entities."""
+a score, a label, numbers, which of its lines are right, which of its words are entities, a vector,
+or how well it matches another text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,19 @@ class BeamSearch:
         }
 
 
+TeacherFormat = Literal["native", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """A model that another one learns from."""
+
+    name: str
+    """Named like a base model; empty if it is still to be chosen."""
+    dtype: TeacherFormat
+    """The format it is loaded and computes in; `native` is that of most of its saved weights."""
+
+
 class Recipe(Section):
     """The settings that every training method shares."""
 
@@ -68,6 +88,10 @@ class Recipe(Section):
 
     reads_bad_answers: ClassVar[bool] = False
     """Whether answers that are rated bad are read, too."""
+    reads_pairs: ClassVar[bool] = False
+    """Whether it reads rows as pairs of texts: conversations as questions with their answers."""
+    fills_negatives: ClassVar[bool] = False
+    """Whether pairs that have fewer texts that do not match get those of other rows."""
     outputs: ClassVar[Outputs] = "text"
     """What a model of this method gives for a prompt. Only `text` can be chatted with."""
     has_expected_answers: ClassVar[bool] = True
@@ -107,9 +131,73 @@ class Recipe(Section):
         return iter(())
 
     @property
+    def answers_per_prompt(self) -> int:
+        """How many answers a model writes to each row, to learn from them."""
+        return 1
+
+    @property
+    def answer_tokens(self) -> int:
+        """How many tokens such an answer has at most; 0 if the answers are those of the data."""
+        return 0
+
+    @property
+    def answers_at_once(self) -> int:
+        """How many such answers a model writes at a time."""
+        return 0
+
+    @property
+    def answers_per_round(self) -> int:
+        """How many such answers a model writes before it learns from them."""
+        return 0
+
+    @property
+    def asks_endpoints(self) -> bool:
+        """Whether graders ask models behind addresses while it trains."""
+        return False
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether the model as it was before training stays in memory beside it."""
+        return False
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether conversations are formatted as the turns of a chat."""
         return str(self.data.chat_template) != "none"
+
+    @property
+    def teacher(self) -> Teacher | None:
+        """The model that it learns from, besides its data; None for most methods."""
+        return None
+
+    def with_model_names(self, rename: Callable[[str], str]) -> Self:
+        """Return the recipe with other names of its models."""
+        return self.model_copy(update={"base_model": rename(self.base_model)})
+
+    @property
+    def pair_prompts(self) -> tuple[str, str]:
+        """What is written before the first text of a pair, and before each other one."""
+        return "", ""
+
+    @property
+    def negatives(self) -> int:
+        """How many texts that do not match are read with a pair, if it has as many."""
+        return 0
+
+    @property
+    def extra_sequences(self) -> int:
+        """How many sequences may be read with a row besides those that its method reads of each."""
+        return 0
+
+    @property
+    def mini_batch(self) -> int | None:
+        """The sequences that a step computes at a time; None for all of a batch."""
+        return None
+
+    def with_negatives(self, most: int) -> Self:
+        """Return the recipe for data whose rows have at most so many negatives."""
+        del most
+        return self
 
     @property
     def writes_text(self) -> bool:
@@ -120,6 +208,11 @@ class Recipe(Section):
     def search(self) -> BeamSearch:
         """How its models search for an answer."""
         return BeamSearch()
+
+    @property
+    def vectors(self) -> Vectors | None:
+        """How its models give vectors; None for all others."""
+        return None
 
     @property
     def languages(self) -> Languages | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, ConfigDict
@@ -29,6 +29,10 @@ class FieldSpec:
     """The lowest and highest value that a run can use, if the type allows others."""
     related: tuple[str, ...] = ()
     """Dotted names of related settings in other sections."""
+    names_model: bool = False
+    """Whether it names a model: forms ask for it beside the base model, and suggest some."""
+    is_json: bool = False
+    """Whether its text is JSON, whose formatting does not matter."""
 
 
 class Section(FieldDocs, BaseModel):
@@ -227,13 +231,16 @@ def _field_reference(
 
 
 def _allowed_values(info: FieldInfo) -> str:
-    kinds = [
-        kind for kind in get_args(info.annotation) or (info.annotation,) if kind in _TYPE_NAMES
-    ]
+    options = map(_without_metadata, get_args(info.annotation) or (info.annotation,))
+    kinds = [kind for kind in options if kind in _TYPE_NAMES]
     kind = "one of the values below" if choices_of(info.annotation) else _TYPE_NAMES[kinds[0]]
     bounds = " and ".join(filter(None, map(_bound_text, info.metadata)))
     empty = "; may be left empty" if NoneType in get_args(info.annotation) else ""
     return f"{kind}, {bounds}{empty}" if bounds else f"{kind}{empty}"
+
+
+def _without_metadata(annotation: Any) -> Any:  # noqa: ANN401 -- annotations have no narrower type
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _bound_text(rule: object) -> str:

@@ -136,6 +136,10 @@ class NoSamples(Samples):
     max_new_tokens: Literal[1] = 1
 
 
+SamplingStrategy = Annotated[
+    Literal["group_by_length", "random", "sequential"],
+    FieldSpec("Order of examples", advanced=True),
+]
 LearningRate = Annotated[
     float,
     Gt(0),
@@ -251,10 +255,7 @@ class Optimisation(Section):
     full fine-tunes, steps equally far in every direction of a matrix at AdamW's learning rates, and
     takes more time."""
 
-    train_sampling_strategy: Annotated[
-        Literal["group_by_length", "random", "sequential"],
-        FieldSpec("Order of examples", advanced=True),
-    ] = "group_by_length"
+    train_sampling_strategy: SamplingStrategy = "group_by_length"
     """Grouping by length avoids time spent on padding; random order is the textbook choice."""
 
     activation_checkpointing: Annotated[

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Discriminator, Tag
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -81,7 +81,8 @@ def _join_branches(messages: Sequence[str]) -> str:
 
 def _discriminator(error: ErrorDetails) -> tuple[str, ...]:
     is_tag = error["type"] in {"union_tag_invalid", "union_tag_not_found"}
-    return (error["ctx"]["discriminator"].strip("'"),) if is_tag else ()
+    # It is quoted if it is a field, and followed by brackets if it is a function, named like one.
+    return (error["ctx"]["discriminator"].strip("'()"),) if is_tag else ()
 
 
 def _locate_field(loc: Sequence[int | str], model: Any, *, is_new: bool) -> _FieldLocation:  # noqa: ANN401 -- any annotation
@@ -89,12 +90,35 @@ def _locate_field(loc: Sequence[int | str], model: Any, *, is_new: bool) -> _Fie
     siblings: tuple[str, ...] = ()
     types = tuple(_union_members(model))
     for number, part in enumerate(loc):
+        if branch := _tagged_branch(types, part):
+            types = (branch,)
+            continue
         inner = tuple(_types_inside(types, part))
         is_field = bool(inner) or (not types and not _UNION_BRANCH.fullmatch(str(part)))
         if is_field or (is_new and number == len(loc) - 1):
             siblings = tuple(name for kind in types for name in _field_names(kind))
             path, types = (*path, str(part)), inner
     return _FieldLocation(path, types, siblings)
+
+
+def _tagged_branch(types: Iterable[Any], part: int | str) -> type[BaseModel] | None:
+    """Return the member of a tagged union that has this tag.
+
+    The tag stands in a location before the fields of its branch, and may be named like one.
+    """
+    names: list[str] = []
+    tag = ""
+    for kind in types:
+        if isinstance(kind, Discriminator):
+            names.append(str(kind.discriminator))
+        elif isinstance(kind, Tag):
+            tag = kind.tag
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            fields = (field for name in names if (field := kind.model_fields.get(name)))
+            if part in [tag, *(value for field in fields for value in get_args(field.annotation))]:
+                return kind
+            tag = ""
+    return None
 
 
 def _field_names(kind: Any) -> Iterable[str]:  # noqa: ANN401 -- any annotation
@@ -133,19 +157,23 @@ def _union_members(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotatio
     if kind is None:
         return
     if isinstance(kind, FieldInfo):
-        yield from kind.metadata
+        yield from _constraints(kind)
         yield from _union_members(kind.annotation)
     elif get_origin(kind) is Annotated:
         inner, *metadata = get_args(kind)
-        yield from (
-            constraint for item in metadata for constraint in getattr(item, "metadata", [item])
-        )
+        yield from (constraint for item in metadata for constraint in _constraints(item))
         yield from _union_members(inner)
     elif get_args(kind) and get_origin(kind) not in (*_MAPPING_TYPES, *_LIST_TYPES):
         for branch in get_args(kind):
             yield from _union_members(branch)
     else:
         yield kind
+
+
+def _constraints(item: Any) -> Iterator[Any]:  # noqa: ANN401 -- what a type is annotated with
+    yield from getattr(item, "metadata", [item])
+    if isinstance(item, FieldInfo) and isinstance(item.discriminator, str):
+        yield Discriminator(item.discriminator)
 
 
 def accepts_list(kind: Any) -> bool:  # noqa: ANN401 -- any annotation

@@ -6,7 +6,7 @@ import pytest
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.methods import METHODS, RECIPE_ADAPTER, AnyRecipe
 from studio.schemas.validation_errors import accepts_list, field_errors, range_message
 
 
@@ -158,3 +158,18 @@ def test_range_message_describes_bounds(bounds: list[Any], expected: str) -> Non
 )
 def test_accepts_list_detects_list_types(kind: object, expected: bool) -> None:  # noqa: FBT001 -- a table of cases
     assert accepts_list(kind) == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_errors_of_recipes_name_the_field_whatever_the_method_is_called(method: str) -> None:
+    """A method may be called like a section of another one, as reward is."""
+    recipe = {"method": method, "base_model": "starter", "dataset": "rows"}
+
+    for given, field in (
+        ({"optimisation": {"learning_rate": -1}}, "optimisation.learning_rate"),
+        ({"adapter": {"kind": "none"}}, "adapter.kind"),
+        ({"adapter": {"kind": "lora", "r": 0}}, "adapter.r"),
+        ({"method": "unknown"}, "method"),
+    ):
+        (error,) = errors_of(recipe | given, AnyRecipe)
+        assert error.startswith(f"{field}: ")
