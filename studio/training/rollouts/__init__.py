@@ -1,0 +1,1 @@
+"""Rollouts: answers that the model in training writes, with their scores."""
