@@ -29,7 +29,7 @@ from studio.protocols.events import (
 from studio.protocols.run_dir import MANIFEST, JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
-from studio.training import artifacts, model_card, time_limit
+from studio.training import artifacts, model_card, sentence_files, time_limit
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.resume import CheckpointSaver
 from studio.training.checkpoints.store import CheckpointStore
@@ -44,6 +44,7 @@ from studio.training.monitoring.divergence_guard import (
     DivergenceGuard,
     nonfinite_weights,
     refuse_nonfinite_base,
+    refuse_nonfinite_teacher,
     refuse_nonfinite_weights,
 )
 from studio.training.monitoring.numeric_health import NumericHealth
@@ -85,9 +86,7 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
     """Load, tokenise and build everything the first step needs."""
     with stop.stopping_allowed():
         recipe = load_recipe(run)
-        weight_formats.download_weights(
-            JobSpec.model_validate_json(run.job.read_text(encoding="utf-8")).model
-        )
+        _download_models(JobSpec.read(run))
         store = CheckpointStore(run.checkpoints, recipe)
         start = _find_checkpoint(run, store, emit, stop)
         # Imported before the model loads, so that its packages do not count as memory of the run.
@@ -101,10 +100,11 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
             kinds=METHODS[recipe.method].trainable_kinds,
         )
         refuse_nonfinite_base(job.model, job.spec.model)
+        if job.teacher is not None:
+            refuse_nonfinite_teacher(job.teacher)
         trainer = method.build(recipe, job)
         if recipe.data.packing:
-            with trainer.compute_loss_context_manager():
-                packed_dataset.refuse_cross_contamination(job.model)
+            _refuse_cross_contamination(job, trainer)
         trainer.score_reference(lambda phase: _set_phase(emit, phase))
     verifier = PrecisionVerifier(trainer, job.plan)
     trainer.guard = _build_guard(recipe, job, trainer)
@@ -130,6 +130,18 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
         SampleCallback(recipe.samples.between, stages.sample_during, reporter.throughput)
     )
     return stages
+
+
+def _download_models(spec: JobSpec) -> None:
+    for name in filter(None, (spec.model, spec.teacher)):
+        weight_formats.download_weights(name)
+
+
+def _refuse_cross_contamination(job: TrainingJob, trainer: Trainer) -> None:
+    with trainer.compute_loss_context_manager():
+        packed_dataset.refuse_cross_contamination(job.model)
+    if job.teacher is not None:
+        packed_dataset.refuse_cross_contamination(job.teacher)
 
 
 def load_recipe(run: RunDir) -> AnyRecipe:
@@ -238,6 +250,9 @@ class TrainingRun:
         resolved = self.reporter.resolved
         with artifacts.atomic_folder(self.job.run_dir.artifacts) as folder:
             artifacts.write_model(folder, self._model, self.job)
+            if vectors := self.recipe.vectors:
+                length = self.recipe.data.max_length
+                sentence_files.write(folder, vectors, self._model.config, length)
             artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": resolved})
             text = model_card.build_run_card(
                 self.job.spec.name,
@@ -258,7 +273,11 @@ class TrainingRun:
         origin = model_metadata.read_origin(Path(location))
         revision = origin.commit if origin else getattr(config, "_commit_hash", None)
         manifest = run_manifest.finish_manifest(
-            draft, location=location, revision=revision, folder=folder
+            draft,
+            location=location,
+            revision=revision,
+            folder=folder,
+            teacher=self.job.spec.teacher,
         )
         (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2), encoding="utf-8")
 
@@ -305,7 +324,7 @@ def _find_checkpoint(
     run: RunDir, store: CheckpointStore, emit: EmitEvent, stop: StopHandler
 ) -> Path | None:
     """Return the checkpoint to resume from, if the run should resume and there is one."""
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    spec = JobSpec.read(run)
     if not spec.resume:
         store.clear()
         return None

@@ -55,7 +55,7 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
             generation.update(eos_token_id=job.stop_tokens, **job.generation)
             generation.save_pretrained(folder)
     else:
-        if not heads.is_attached(model.config):
+        if heads.writes_text(model.config):
             model.generation_config.eos_token_id = job.stop_tokens
             model.generation_config.update(**job.generation)
         model.save_pretrained(folder)

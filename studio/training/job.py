@@ -21,7 +21,13 @@ from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.sections import Optimisation
 from studio.training import model_card
-from studio.training.data import chat_templates, packed_dataset, prompt_answer_batches, tokenisation
+from studio.training.data import (
+    chat_templates,
+    packed_dataset,
+    prompt_answer_batches,
+    text_pairs,
+    tokenisation,
+)
 from studio.training.data.rows import TrainingRow, read_rows, split_rows
 from studio.training.data.tokenisation import Examples, TokenCache, cache_key
 from studio.training.memory.process_memory import MemoryProbe
@@ -31,6 +37,7 @@ from studio.training.models import (
     loader,
     new_tokens,
     positions,
+    teachers,
     tokenizers,
     trained_weights,
     weight_formats,
@@ -65,6 +72,8 @@ class TrainingJob:
     """What loading the model rounds; None if every weight stays as it was saved."""
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    teacher: PreTrainedModel | None
+    """The frozen model to learn from, besides the data."""
     adapter: PeftConfig | None
     trained: AnyAdapter
     """What the recipe trains."""
@@ -99,13 +108,12 @@ class TrainingJob:
     ) -> "TrainingJob":
         """Load and tokenise what the recipe names; `enter` is called with each phase."""
         _refuse_conflicts(recipe)
-        spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-        adapter, mode = recipe.adapter, PRECISIONS[recipe.precision]
+        adapter, mode, spec = recipe.adapter, PRECISIONS[recipe.precision], JobSpec.read(run)
         enter("loading")
         tokenizer, pieces = _load_tokenizer(recipe, spec, run)
         rows = _load_rows(recipe, spec)
         config, has_head = _load_config(recipe, spec, _head(choose_head, rows), tokenizer, kinds)
-        spoken = languages.choose(tokenizer, config.model_type, recipe.languages)
+        generation = _choose_generation(recipe, tokenizer, config)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
         probe = MemoryProbe()
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
@@ -124,6 +132,7 @@ class TrainingJob:
             rounding=weight_formats.measure_rounding(spec.model, formats.main, mode, adapter),
             model=model,
             tokenizer=tokenizer,
+            teacher=_load_teacher(recipe, spec, tokenizer, load),
             adapter=loader.adapter_config(adapter, model, [*pieces]),
             trained=adapter,
             optimisation=recipe.optimisation,
@@ -131,10 +140,10 @@ class TrainingJob:
             train=train,
             validation=validation,
             memory_probe=probe,
-            generation=recipe.search.arguments | spoken,
+            generation=generation,
             head=heads.describe(config, has_head=has_head),
             vocabulary=vocabulary,
-            changes_config=heads.is_attached(config) or recipe.model.rope_type != "none",
+            changes_config=not heads.writes_text(config) or recipe.model.rope_type != "none",
         )
 
     @property
@@ -200,6 +209,20 @@ def _prepare_weights(
     if isinstance(recipe.adapter, FullFineTune):
         trained_weights.freeze_rest(model, recipe.adapter.trained)
     return vocabulary
+
+
+def _load_teacher(
+    recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase, load: LoadModel
+) -> PreTrainedModel | None:
+    return teachers.load(recipe.teacher, spec, tokenizer, load) if recipe.teacher else None
+
+
+def _choose_generation(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
+) -> dict[str, Any]:
+    """Set the tokenizer's languages before it reads any text; return what `generate` is given."""
+    spoken = languages.choose(tokenizer, config.model_type, recipe.languages)
+    return recipe.search.arguments | spoken
 
 
 def _refuse_conflicts(recipe: Recipe) -> None:
@@ -278,6 +301,14 @@ def _require_support(recipe: Recipe) -> None:
 
 
 def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
+    """Read the rows of both parts, as pairs of texts if the method reads these."""
+    train, validation = _read_parts(recipe, spec)
+    if not recipe.reads_pairs:
+        return train, validation
+    return text_pairs.adapt_rows(recipe, train), text_pairs.adapt_rows(recipe, validation)
+
+
+def _read_parts(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
     rows = read_rows(spec.train, with_bad=recipe.reads_bad_answers)
     if spec.validation is not None:
         return rows, read_rows(spec.validation, "validation", with_bad=recipe.reads_bad_answers)

@@ -12,6 +12,7 @@ from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS, QUANTISED
 from studio.recipe.yaml import dump
+from studio.training import load_examples
 
 _RUN_TEMPLATE = """\
 ---
@@ -66,7 +67,7 @@ def build_run_card(
         front=yaml.safe_dump(_front_matter(recipe), sort_keys=False),
         name=name,
         base=f"`{base}`",
-        verb=recipe.card_verb,
+        verb=recipe.card_verb + _taught_by(recipe),
         dataset=recipe.dataset,
         trained=f"{_describe_trained(recipe)}, {resolved['trainable_parameters']:,} parameters",
         results=_markdown_table({key: f"{value:,.4g}" for key, value in metrics.items()}),
@@ -75,9 +76,13 @@ def build_run_card(
         precision=_markdown_table({key: resolved[key] for key in _PRECISION_ROWS}),
         data=_markdown_table({key: f"{resolved[key]:,}" for key in _DATA_ROWS}),
         samples="\n".join(_sample_lines(samples)) or "None were generated.",
-        recipe=dump(recipe.model_copy(update={"base_model": base})),
+        recipe=dump(recipe.with_model_names(public_name)),
         versions=_markdown_table(resolved["versions"]),
     )
+
+
+def _taught_by(recipe: Recipe) -> str:
+    return f" from `{public_name(recipe.teacher.name)}`" if recipe.teacher else ""
 
 
 def _describe_changed_base(recipe: Recipe, base: str) -> str:
@@ -153,7 +158,7 @@ def build_export_card(
     """
     what = "adapter" if spec.kind == "adapter" else "model"
     front: dict[str, Any] = {
-        "library_name": "peft" if spec.kind == "adapter" else "transformers",
+        "library_name": _library(recipe, is_adapter=spec.kind == "adapter"),
         "pipeline_tag": _PIPELINES[recipe.outputs],
         "tags": ["mantissa-studio", recipe.method, *recipe.card_tags, spec.kind, spec.dtype],
     }
@@ -163,7 +168,7 @@ def build_export_card(
         front=yaml.safe_dump(front, sort_keys=False),
         name=name,
         base=f"`{base}`",
-        verb=recipe.card_verb,
+        verb=recipe.card_verb + _taught_by(recipe),
         dataset=recipe.dataset,
         what=_describe_export(recipe, spec),
         dtype=spec.dtype,
@@ -179,7 +184,7 @@ def _load_example(recipe: Recipe, what: str, base: str, *, has_chat_template: bo
     """Return Python that loads an adapter or a model."""
     options, arguments = recipe.model, _load_arguments(recipe)
     is_head = recipe.outputs in _HEADS
-    return _LOAD_EXAMPLES[recipe.outputs][what].format(
+    return load_examples.LOAD_EXAMPLES[recipe.outputs][what].format(
         base=base if is_on_hub(base) else f"path/to/{base}",
         read=_read_example(recipe, has_chat_template=has_chat_template),
         config="" if is_head or options.rope_type == "none" else _LOAD_CONFIG,
@@ -191,7 +196,7 @@ def _load_example(recipe: Recipe, what: str, base: str, *, has_chat_template: bo
     )
 
 
-_HEADS = frozenset({"score", "label", "number", "steps"})
+_HEADS = frozenset({"score", "label", "number", "steps", "vector", "relevance"})
 """Outputs of models whose config is loaded from the adapter's folder anyway."""
 _LOAD_CONFIG = """\
 config = AutoConfig.from_pretrained("path/to/this/folder")
@@ -203,8 +208,12 @@ if len(tokenizer) > base.get_input_embeddings().num_embeddings:
 
 
 def _read_example(recipe: Recipe, *, has_chat_template: bool) -> str:
-    example = _READ.get(recipe.outputs, "")
-    return example if has_chat_template else example.replace(_READ_CHAT, _READ_TEXT)
+    example = load_examples.READ.get(recipe.outputs, "")
+    return (
+        example
+        if has_chat_template
+        else example.replace(load_examples.READ_CHAT, load_examples.READ_TEXT)
+    )
 
 
 _EXPORT_TEMPLATE = """\
@@ -281,6 +290,11 @@ _SCORE_NOTES = {
     "Loaded in\n16 bits, close scores become equal.",
     "adapter": "The adapter holds the layer that gives the scores; keep it in float32.",
 }
+_VECTOR_NOTES = {
+    "model": "Training computes the vectors in float32 from the last states of the model, whatever "
+    "the\nformat of its weights.",
+    "adapter": "The adapter fits only the base model that it was trained on.",
+}
 _MEASURED_NOTES = {
     "text": _PERPLEXITY_NOTES,
     "rewrite": _PERPLEXITY_NOTES,
@@ -289,137 +303,8 @@ _MEASURED_NOTES = {
     "number": _SCORE_NOTES,
     "steps": _SCORE_NOTES,
     "entities": _SCORE_NOTES,
-}
-_LOAD_TEXT_MODEL = {
-    "model": """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-""",
-    "adapter": """\
-from peft import PeftModel
-from transformers import {auto}AutoModelForCausalLM, AutoTokenizer{imports}
-
-{config}base = AutoModelForCausalLM.from_pretrained("{base}"{how})
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-{rows}model = PeftModel.from_pretrained(base, "path/to/this/folder")
-""",
-}
-_READ_PROMPT = """
-inputs = tokenizer("A text", return_tensors="pt")
-answer = tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)
-"""
-_LOAD_REWRITING_MODEL = {
-    "model": """\
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-model = AutoModelForSeq2SeqLM.from_pretrained("path/to/this/folder")
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-{read}""",
-    "adapter": """\
-from peft import PeftModel
-from transformers import {auto}AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig{imports}
-
-{config}base = AutoModelForSeq2SeqLM.from_pretrained("{base}"{how})
-base.generation_config = GenerationConfig.from_pretrained("path/to/this/folder")
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-{rows}model = PeftModel.from_pretrained(base, "path/to/this/folder")
-{read}""",
-}
-_LOAD_SCORE_MODEL = {
-    "model": """\
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-model = AutoModelForSequenceClassification.from_pretrained("path/to/this/folder")
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-{read}""",
-    "adapter": """\
-from peft import PeftModel
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer{imports}
-
-config = AutoConfig.from_pretrained("path/to/this/folder")
-base = AutoModelForSequenceClassification.from_pretrained(
-    "{base}", config=config, ignore_mismatched_sizes=True{how}
-)
-tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
-{rows}model = PeftModel.from_pretrained(base, "path/to/this/folder")
-{read}""",
-}
-_LOAD_TOKEN_MODEL = {
-    kind: example.replace("SequenceClassification", "TokenClassification")
-    for kind, example in _LOAD_SCORE_MODEL.items()
-}
-_LOAD_EXAMPLES = {
-    "text": _LOAD_TEXT_MODEL,
-    "rewrite": _LOAD_REWRITING_MODEL,
-    "score": _LOAD_SCORE_MODEL,
-    "label": _LOAD_SCORE_MODEL,
-    "number": _LOAD_SCORE_MODEL,
-    "steps": _LOAD_TOKEN_MODEL,
-    "entities": _LOAD_TOKEN_MODEL,
-}
-_READ_SCORE = """
-turns = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": "An answer"}]
-inputs = tokenizer.apply_chat_template(turns, return_tensors="pt", return_dict=True)
-score = model(**inputs).logits[0, 0].item()
-"""
-_READ_CHAT = """
-turns = [{"role": "user", "content": "A text"}]
-inputs = tokenizer.apply_chat_template(
-    turns, add_generation_prompt=True, return_tensors="pt", return_dict=True
-)
-"""
-_READ_TEXT = """
-inputs = tokenizer("A text", return_tensors="pt")
-"""
-_READ_LABEL = f"""{_READ_CHAT}\
-names, scores = model.config.id2label, model(**inputs).logits[0]
-if model.config.problem_type == "single_label_classification":
-    labels = [names[scores.argmax().item()]]
-else:
-    given = scores.sigmoid() >= model.config.label_threshold
-    labels = [name for number, name in names.items() if given[number]]
-"""
-_READ_NUMBER = f"""{_READ_CHAT}\
-scores, config = model(**inputs).logits[0].tolist(), model.config
-numbers = {{
-    config.id2label[i]: score * config.target_deviations[i] + config.target_means[i]
-    for i, score in enumerate(scores)
-}}
-"""
-_READ_STEPS = """
-turns = [{"role": "user", "content": "A question"}]
-prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-ids, ends = tokenizer(prompt, add_special_tokens=False)["input_ids"], []
-for step in ["The first step", "The second step"]:
-    # Each step ends with a line break, and is tokenised by itself.
-    ids += tokenizer(f"{step}\\n", add_special_tokens=False)["input_ids"]
-    ends.append(len(ids) - 1)
-scores = model(input_ids=torch.tensor([ids])).logits[0, ends].softmax(-1)
-likely_right = scores[:, model.config.label2id["right"]].tolist()
-"""
-_READ_ENTITIES = r"""
-import re
-
-text = "A text"
-inputs = tokenizer(text, return_offsets_mapping=True, return_tensors="pt")
-offsets = inputs.pop("offset_mapping")[0].tolist()
-given = model(**inputs).logits[0].argmax(-1).tolist()
-tags = []
-for word in re.finditer(r"\w+|[^\w\s]", text):
-    own = [i for i, (start, end) in enumerate(offsets) if start < word.end() and end > word.start()]
-    # An encoder says what a word is at its first token, a causal model at its last.
-    token = own[0] if model.config.tagged_at == "first" else own[-1]
-    tags.append((word[0], model.config.id2label[given[token]]))
-"""
-_READ = {
-    "rewrite": _READ_PROMPT,
-    "score": _READ_SCORE,
-    "label": _READ_LABEL,
-    "number": _READ_NUMBER,
-    "steps": _READ_STEPS,
-    "entities": _READ_ENTITIES,
+    "vector": _VECTOR_NOTES,
+    "relevance": _SCORE_NOTES,
 }
 _PIPELINES = {
     "text": "text-generation",
@@ -429,6 +314,8 @@ _PIPELINES = {
     "number": "text-classification",
     "steps": "token-classification",
     "entities": "token-classification",
+    "vector": "sentence-similarity",
+    "relevance": "text-ranking",
 }
 
 
@@ -446,21 +333,22 @@ _DATA_ROWS = (
 
 
 def _front_matter(recipe: Recipe) -> dict[str, Any]:
-    adapter = recipe.adapter
+    is_full = recipe.adapter.kind == "full"
+    kind = "full-fine-tune" if is_full else recipe.adapter.kind
     front: dict[str, Any] = {
-        "library_name": "transformers" if adapter.kind == "full" else "peft",
+        "library_name": _library(recipe, is_adapter=not is_full),
         "pipeline_tag": _PIPELINES[recipe.outputs],
-        "tags": [
-            "mantissa-studio",
-            recipe.method,
-            *recipe.card_tags,
-            "full-fine-tune" if adapter.kind == "full" else adapter.kind,
-            recipe.precision,
-        ],
+        "tags": ["mantissa-studio", recipe.method, *recipe.card_tags, kind, recipe.precision],
     }
     if is_on_hub(recipe.base_model):
         front["base_model"] = recipe.base_model
     return front
+
+
+def _library(recipe: Recipe, *, is_adapter: bool) -> str:
+    if recipe.vectors:
+        return "sentence-transformers"
+    return "peft" if is_adapter else "transformers"
 
 
 def is_on_hub(model: str) -> bool:

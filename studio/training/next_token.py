@@ -22,12 +22,18 @@ class NextTokenTrainer(RunTrainer, SFTTrainer):  # type: ignore[misc] # upstream
 
     head_outputs: tuple[str, ...] = ("log_probs", "is_top1")
     """What the output head computes for each answer token, by upstream's names."""
+    head_temperature = 1.0
+    """What the logits are divided by."""
 
     def __init__(self, job: TrainingJob, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         super().__init__(job, args, callbacks)
         bare_model = self.model.get_base_model() if job.adapter else self.model
         new_tokens.complete_head(bare_model)
-        _compute_answer_logits_only(bare_model, self.head_outputs)
+        self.prepare_head(bare_model)
+
+    def prepare_head(self, model: nn.Module) -> None:
+        """Make a model compute the loss on trained tokens only."""
+        _compute_answer_logits_only(model, self.head_outputs, self.head_temperature)
 
     def compute_loss(
         self,
@@ -67,7 +73,9 @@ class NextTokenTrainer(RunTrainer, SFTTrainer):  # type: ignore[misc] # upstream
         """Disable telemetry."""
 
 
-def _compute_answer_logits_only(model: nn.Module, outputs: tuple[str, ...]) -> None:
+def _compute_answer_logits_only(
+    model: nn.Module, outputs: tuple[str, ...], temperature: float
+) -> None:
     """Compute vocabulary logits for answer tokens only: the widest tensor of a small model.
 
     Upstream does so only with Triton, to avoid recompiling for every shape; eager torch compiles
@@ -77,4 +85,4 @@ def _compute_answer_logits_only(model: nn.Module, outputs: tuple[str, ...]) -> N
     if not torch.cuda.is_available():
         # Without Triton, a tile needs eight times its own size while it is processed.
         upstream._CHUNKED_LOGPROB_CHUNK_SIZE = CPU_LOGIT_COLUMNS  # noqa: SLF001 -- no public setting
-    upstream.add_fused_lm_head(model, outputs=outputs)
+    upstream.add_fused_lm_head(model, temperature=temperature, outputs=outputs)

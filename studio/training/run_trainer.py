@@ -8,7 +8,7 @@ import torch
 from peft import get_peft_model
 from torch import Tensor
 from torch.optim import Optimizer
-from transformers import TrainerCallback, set_seed
+from transformers import PreTrainedModel, TrainerCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 from trl import SFTConfig
 from trl.models import get_act_offloading_ctx_manager
@@ -83,6 +83,9 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
 
     loss_is_scaled_for_ga = True
     collator_type: type[tokenisation.Collator] = tokenisation.Collator
+
+    teacher: PreTrainedModel | None = None
+    """The frozen model to learn from, besides the data."""
 
     facts: Mapping[str, int] = {}
     """What a method says of its data, besides what all do."""

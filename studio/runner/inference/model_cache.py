@@ -51,6 +51,8 @@ class BaseKey:
     """When its weights were written: the folder may hold other weights by now."""
     head: str
     """The folder that describes its head for scores, or ""."""
+    gives_vectors: bool
+    """Whether it is loaded without the layer that writes."""
     options: ModelOptions
     """What was changed of the base besides its formats: its positions and tokens."""
     formats: tuple[str, str]
@@ -272,6 +274,7 @@ def base_key(request: GenerationRequest) -> BaseKey:
         weights,
         _weights_mtime(weights or request.model),
         _head_folder(request),
+        bool(request.pooling),
         changed_options(request),
         base_formats(request),
     )
@@ -339,6 +342,7 @@ def base_source(request: GenerationRequest) -> adapter_base.BaseSource:
         name=request.model,
         code=request.code,
         head=Path(head) if head else None,
+        gives_vectors=bool(request.pooling),
         options=options,
         tokens=len(_load_tokenizer(request)) if request.tokenizer or options.new_tokens else 0,
     )

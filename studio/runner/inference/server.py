@@ -28,6 +28,7 @@ from studio.runner.inference.mixed_adapters import answering
 from studio.runner.inference.model_cache import LoadedBase, ModelCache, base_key
 from studio.runner.inference.prompt_scores import send_prompt_scores
 from studio.runner.inference.reading import read
+from studio.runner.inference.text_values import send_values
 from studio.training import exception_mapping
 from studio.training.evaluation.sample_answers import record_compute_formats
 
@@ -144,7 +145,7 @@ class _Room:
     def start(self, client: Client, adapter: str) -> Answer | None:
         """Start an answer that must be decoded; give any other at once."""
         request = _request_of(client)
-        if not request.ids:
+        if not request.ids and not request.texts:
             client.send(GenerationChunk(end=GenerationEnd(reason="stop", tokens=0)))
             return None
         tokenizer = self.base.tokenizer_for(request)
@@ -195,7 +196,7 @@ def _can_share(model: PreTrainedModel, request: GenerationRequest) -> bool:
     Recurrent models read padding as text.
     """
     is_plain = not model.config.is_encoder_decoder and not model._is_stateful  # noqa: SLF001 -- upstream has no other word
-    return is_plain and not request.gives_scores and request.num_beams == 1
+    return is_plain and not request.reads_only and request.num_beams == 1
 
 
 def _request_of(client: Client) -> GenerationRequest:
@@ -211,6 +212,10 @@ def _start(
     is_gone: Callable[[], bool],
 ) -> Answer | None:
     """Read the prompt and give scores; return an answer if one must be decoded."""
+    if request.texts:
+        send(GenerationChunk(started=True))
+        send_values(request, model, send, is_gone)
+        return None
     if request.gives_scores:
         # It needs no room for an answer, and was truncated as in training.
         send(GenerationChunk(started=True))

@@ -31,7 +31,7 @@ from studio.runner.sandbox import (
     fork_child,
 )
 from studio.runner.tokenizer.cache import TokenizerCache, load_tokenizer
-from studio.training.data import packing, token_preview
+from studio.training.data import packing, text_pairs, token_preview
 
 IDLE_SECONDS = 600.0
 _LOADED_MARKER = b"\n"
@@ -199,6 +199,9 @@ _HANDLERS: dict[
     ),
     "words": lambda request, it, _sizes: TokenizerResponse(
         prompt=token_preview.tokenise_tagged(request, it)
+    ),
+    "texts": lambda request, it, _sizes: TokenizerResponse(
+        prompt=text_pairs.tokenise_texts(request, it)
     ),
 }
 

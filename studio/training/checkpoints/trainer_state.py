@@ -75,6 +75,12 @@ def read_max_steps(folder: Path) -> int:
     return steps
 
 
+def read_step(folder: Path) -> int:
+    """Return the number of steps before the checkpoint."""
+    step: int = TrainerState.load_from_json(str(folder / STATE)).global_step
+    return step
+
+
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return what training changes: the trained weights, and the model's persistent buffers."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}

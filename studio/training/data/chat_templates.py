@@ -265,6 +265,8 @@ class ChatTemplate:
     def render(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
         """Render whole conversations, each of which ends in an answer that is trained on.
 
+        A task is rendered up to the point where the model answers.
+
         Raises:
             ChatTemplateError: the template fails, or would omit tools or their calls.
 
@@ -272,6 +274,15 @@ class ChatTemplate:
         for row in rows:
             if problem := missing_support(row, self.tool_support) if has_tools(row) else "":
                 raise ChatTemplateError(problem)
+        answered = iter(self._render_answered([row for row in rows if not row.is_task]))
+        prompts = iter(self._render_prompts([row for row in rows if row.is_task]))
+        return [next(prompts if row.is_task else answered) for row in rows]
+
+    def _render_prompts(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
+        texts, _marks = self._render(rows, add_generation_prompt=True)
+        return [RenderedConversation(text, []) for text in texts]
+
+    def _render_answered(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
         texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
         if not self._marked:
             marks = [self._find_answers(*pair) for pair in zip(texts, rows, strict=True)]

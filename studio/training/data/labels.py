@@ -51,7 +51,12 @@ def label_rows(
 
 
 def cut_after_last_answer(row: TrainingRow) -> TrainingRow:
-    """Cut what follows the last answer that is trained on: it has no effect on training."""
+    """Cut what follows the last answer that is trained on: it has no effect on training.
+
+    A task is a prompt as a whole.
+    """
+    if row.is_task:
+        return row
     last = max((i for i, turn in enumerate(row.messages) if is_trained_on(turn)), default=-1)
     return replace(row, messages=row.messages[: last + 1])
 

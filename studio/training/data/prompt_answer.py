@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from studio.intake.row_formats.tasks import reference_text
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
 
 
@@ -18,7 +19,12 @@ def prompt_text(turns: Sequence[Message]) -> str:
 
 
 def split_row(row: TrainingRow) -> tuple[str, str]:
-    """Return the prompt of a row and its last answer; both are empty if it has no answer."""
+    """Return the prompt of a row and its last answer; both are empty if it has no answer.
+
+    The answer of a task is the one that graders may read.
+    """
+    if row.is_task:
+        return prompt_text(row.messages), reference_text(row.item)
     last = max((i for i, turn in enumerate(row.messages) if is_trained_on(turn)), default=0)
     if not last:
         return "", ""
@@ -37,6 +43,17 @@ def cut(ids: list[int], max_length: int, tokenizer: PreTrainedTokenizerBase) -> 
         return ids
     kept = 2 if ids[-2] == tokenizer.eos_token_id and max_length > 1 else 1
     return [*ids[: max_length - kept], *ids[-kept:]]
+
+
+def cut_texts(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> list[list[int]]:
+    """Tokenise texts, cut as their tokenizer cuts them: its own tokens stay."""
+    if not texts:
+        return []
+    found: Any = tokenizer(list(texts), truncation=True, max_length=max_length)
+    ids: list[list[int]] = found["input_ids"]
+    return ids
 
 
 def tokenise_texts(

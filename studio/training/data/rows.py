@@ -45,6 +45,14 @@ class TrainingRow:
     """The words of the text, if each has a tag."""
     tags: Sequence[str] = ()
     """Their tags."""
+    is_task: bool = False
+    """Whether it has no answer to learn: graders score what the model writes."""
+    item: Mapping[str, Any] = field(default_factory=dict)
+    """What graders may read of a task, by column."""
+    pair: Sequence[str] = ()
+    """Two texts that belong together, then those that do not belong to the first."""
+    score: float | None = None
+    """How alike the two texts of a pair are; None if they just belong together."""
     number: int = 0
     """The row's number in its part of the dataset, counted from one."""
     part: str = "training"
@@ -139,7 +147,7 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow:  # n
     return TrainingRow(
         messages=example.messages,
         tools=example.tools,
-        text=example.text if "text" in canonical else None,
+        text=example.text if {"text", "anchor"} & canonical.keys() else None,
         rejected=example.rejected,
         prompt_turns=len(canonical["messages"]) if example.rejected else 0,
         is_good=example.is_good,
@@ -149,6 +157,10 @@ def to_training_row(canonical: Any, number: int, part: str) -> TrainingRow:  # n
         correct=example.correct,
         words=example.words,
         tags=example.tags,
+        is_task=example.item is not None,
+        item=example.item or {},
+        pair=example.pair,
+        score=example.score,
         number=number,
         part=part,
     )
@@ -201,6 +213,10 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
         return "it has no list of turns called messages"
     if "text" in row:
         return _find_word_problem(row)
+    return _find_pair_problem(row) if "anchor" in row else _find_turns_problem(row)
+
+
+def _find_turns_problem(row: Mapping[str, Any]) -> str:
     turns = row.get("messages")
     if not isinstance(turns, list):
         return "it has no list of turns called messages"
@@ -214,6 +230,7 @@ def _find_problem(row: Any) -> str:  # noqa: ANN401 -- from a file
     problems = [
         _find_target_problem(row),
         _find_step_problem(row),
+        _find_task_problem(row),
         *(_find_turn_problem(turn, number) for number, turn in enumerate([*turns, *answers], 1)),
     ]
     return next(filter(None, problems), "")
@@ -231,6 +248,15 @@ def _find_word_problem(row: Mapping[str, Any]) -> str:
     return "" if len(words) == len(tags) else "it has not as many tags as words"
 
 
+def _find_pair_problem(row: Mapping[str, Any]) -> str:
+    negatives = row.get("negatives", [])
+    if not isinstance(negatives, list):
+        return "its texts that do not match are no list"
+    if not all(isinstance(one, str) for one in (row["anchor"], row.get("positive"), *negatives)):
+        return "its texts are not two texts that belong together"
+    return "" if _is_finite(row.get("score", 0)) else "its score is not a finite number"
+
+
 def _find_step_problem(row: Mapping[str, Any]) -> str:
     steps, correct = row.get("steps", []), row.get("correct", [])
     if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps):
@@ -238,6 +264,16 @@ def _find_step_problem(row: Mapping[str, Any]) -> str:
     if not isinstance(correct, list) or not all(isinstance(one, bool) for one in correct):
         return "it does not say which steps are right"
     return "" if len(steps) == len(correct) else "it does not say which steps are right"
+
+
+def _find_task_problem(row: Mapping[str, Any]) -> str:
+    if "item" not in row:
+        return ""
+    if not isinstance(row["item"], dict):
+        return "its item is not an object"
+    last = row["messages"][-1] if row["messages"] else {}
+    is_asked = isinstance(last, dict) and last.get("role") in {"user", "tool"}
+    return "" if is_asked else "it does not end with a turn that a model answers"
 
 
 def _find_target_problem(row: Mapping[str, Any]) -> str:

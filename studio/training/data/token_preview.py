@@ -5,6 +5,7 @@ Also tokenise a prompt for the inference service to continue.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import islice
@@ -30,6 +31,13 @@ from studio.protocols.tokenizer_service import (
 from studio.training.data import chat_templates, packing, prompt_answer, rated_steps, tagged_words
 from studio.training.data.chat_templates import ChatTemplate, Span
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
+from studio.training.data.preview_notes import (
+    count_trained,
+    held_out_note,
+    pair_warnings,
+    row_notes,
+    row_warnings,
+)
 from studio.training.data.rows import (
     TrainingRow,
     chosen_answer,
@@ -90,7 +98,7 @@ def preview_tokens(
     preview = _build_preview(request, row, labelled, list(show(row, labelled)))
     if sizes is None or not preview.learnt:
         return preview
-    if problem := sizes.trouble or _held_out_note(request, sizes):
+    if problem := sizes.trouble or held_out_note(request, sizes):
         return preview.model_copy(update={"sentences": [*preview.sentences, problem]})
     sizes_by_row = packing.rows_packed_with(request, sizes)
     if not sizes_by_row:
@@ -156,7 +164,7 @@ def _build_pair(
             ),
             "prompt_turns": row.prompt_turns,
             "sentences": [_PAIR_NOTE],
-            "warnings": list(_pair_warnings(chosen, rejected, request.max_length)),
+            "warnings": list(pair_warnings(chosen, rejected, request.max_length)),
         }
     )
 
@@ -175,34 +183,6 @@ def mark_differences(
                 token.model_copy(update={"differs": True}) for token in tokens[start:end]
             ]
     return marked[0], marked[1]
-
-
-def _pair_warnings(chosen: LabelledRow, rejected: LabelledRow, max_length: int) -> Iterator[str]:
-    """Yield why a run leaves the pair out, or what it does not read of it."""
-    answers = (chosen, rejected)
-    cut = [max(0, len(answer.ids) - max_length) for answer in answers]
-    if not all(_count_trained(answer, 1, max_length) for answer in answers):
-        yield (
-            f"The prompt fills the limit of {max_length:,} tokens, so an answer is cut off "
-            "completely. Training leaves this pair out."
-        )
-    elif chosen.ids[:max_length] == rejected.ids[:max_length]:
-        yield (
-            f"Both answers are equal up to the limit of {max_length:,} tokens. Training leaves "
-            "this pair out."
-            if any(cut)
-            else "Both answers are equal. Training leaves this pair out."
-        )
-    elif any(cut):
-        yield (
-            f"{cut[0]:,} tokens of the better answer and {cut[1]:,} of the worse one are truncated."
-        )
-
-
-def _held_out_note(request: TokenizerRequest, sizes: RowLengths) -> str:
-    if request.number not in sizes.held:
-        return ""
-    return "This row is held out for validation and does not share an example."
 
 
 def _build_pack(
@@ -245,7 +225,7 @@ def _iter_tokens(
 ) -> Iterator[Token]:
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
-    starts = template.turn_starts(cut_after_last_answer(row), labelled.text) if template else [0]
+    starts = template.turn_starts(_shown_turns(row), labelled.text) if template else [0]
     text_end = max((end for _, end in labelled.offsets[: places.start]), default=0)
     for position in islice(places, max(0, len(labelled.ids) - places.start)):
         token, label, (start, end) = (
@@ -269,6 +249,13 @@ def _iter_tokens(
         text_end = max(text_end, end)
 
 
+def _shown_turns(row: TrainingRow) -> TrainingRow:
+    """Return the turns of a row that the model reads; after a task, its own answer begins."""
+    if row.is_task:
+        return replace(row, messages=[*row.messages, {"role": "assistant", "content": ""}])
+    return cut_after_last_answer(row)
+
+
 def _build_preview(
     request: TokenizerRequest, row: TrainingRow, labelled: LabelledRow, tokens: list[Token]
 ) -> TokenPreview:
@@ -276,51 +263,15 @@ def _build_preview(
     return TokenPreview(
         tokens=tokens,
         total=total,
-        learnt=_count_trained(labelled, 1, max_length),
+        learnt=count_trained(labelled, 1, max_length),
         cut=max(0, total - max_length),
         cut_at=max_length if total > max_length else None,
-        roles=[turn["role"] for turn in cut_after_last_answer(row).messages],
+        roles=[turn["role"] for turn in _shown_turns(row).messages],
         template=request.chat_template if row.text is None else None,
-        sentences=list(_notes(request, row)),
-        warnings=list(_warnings(labelled, max_length)),
+        sentences=list(row_notes(request, row)),
+        warnings=list(row_warnings(row, labelled, max_length)),
         is_good=row.is_good,
     )
-
-
-def _count_trained(labelled: LabelledRow, start: int, end: int | None) -> int:
-    labels = labelled.labels[start:end]
-    return len(labels) - labels.count(IGNORE_INDEX)
-
-
-def _notes(request: TokenizerRequest, row: TrainingRow) -> Iterator[str]:
-    if row.text is not None:
-        yield "Text without turns: every token is trained on, and no chat template is used."
-    if row.is_good is False:
-        yield "This answer is rated bad: supervised training leaves it out."
-    if "chosen" in request.row:
-        yield "Only the chosen answer of this pair is trained on."
-    left_out = len(row.messages) - len(cut_after_last_answer(row).messages)
-    if left_out and left_out < len(row.messages):
-        subject = "The last turn is" if left_out == 1 else f"The last {left_out} turns are"
-        yield f"{subject} not used for training, because no answer follows."
-
-
-def _warnings(labelled: LabelledRow, max_length: int) -> Iterator[str]:
-    trained_after = _count_trained(labelled, max_length, None)
-    if not _count_trained(labelled, 1, max_length):
-        reason = (
-            f"the part to train on begins after the limit of {max_length:,} tokens"
-            if trained_after
-            else "it has no answer to train on"
-        )
-        yield f"Nothing in this row is trained on: {reason}. Training leaves it out."
-    elif trained_after:
-        truncated = len(labelled.ids) - max_length
-        share = "all" if trained_after == truncated else f"{trained_after:,}"
-        if truncated == 1:
-            yield "The last token is truncated; it would have been trained on."
-            return
-        yield f"{truncated:,} tokens are truncated, {share} of which would have been trained on."
 
 
 def _empty_preview(warning: str) -> TokenPreview:

@@ -120,7 +120,9 @@ def _tokenise_chunk(
 
 
 def _sequences(row: TrainingRow, *, with_bad: bool) -> list[TrainingRow]:
-    """Return what the model reads for a row: of a pair, each answer after the same prompt."""
+    """Return what the model reads for a row: both answers to a prompt, or all texts of a pair."""
+    if row.pair:
+        return [TrainingRow(text=text, number=row.number, part=row.part) for text in row.pair]
     return [chosen_answer(row), rejected_answer(row)] if row.rejected and with_bad else [row]
 
 
@@ -141,9 +143,12 @@ def _count_row(stats: PartStats, sequences: Sequences) -> None:
     stats.rows += 1
     stats.lengths.add(sizes[-1])
     firsts = [_count_sequence(stats, row, labelled) for row, labelled in sequences]
-    if len(sequences) > 1:
+    if sequences[0][0].is_task:
+        return
+    for size in sizes[:-1]:
+        stats.shorter.add(size)
+    if sequences[0][0].text is None and len(sequences) > 1:
         stats.pairs += 1
-        stats.shorter.add(sizes[0])
         firsts.append(_first_difference(*(labelled.ids for _row, labelled in sequences)))
     if None in firsts:
         stats.unlearnt += 1

@@ -159,10 +159,12 @@ def _tensor_views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
     return torch.split(values, rows.value_lengths().to_pylist())
 
 
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 """Increment this when the meaning of the stored data changes."""
 
 _METADATA_KEY = b"studio"
+_ROW_COLUMN = "studio_row"
+"""Which row an example is of; no method has a column of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,7 @@ def cache_key(
     contents = [
         (
             *(row.messages, row.tools, row.text, row.rejected, row.is_good),
-            *(row.steps, row.correct, row.words),
+            *(row.steps, row.correct, row.words, row.pair),
         )
         for row in rows
     ]
@@ -231,8 +233,8 @@ def _read(path: Path, rows: Sequence[TrainingRow]) -> Examples:
         table = stream.read_all()
     os.utime(path)
     return Examples(
-        data=Dataset(InMemoryTable(table.drop_columns(["row"]).replace_schema_metadata())),
-        rows=[rows[i] for i in table.column("row").to_pylist()],
+        data=Dataset(InMemoryTable(table.drop_columns([_ROW_COLUMN]).replace_schema_metadata())),
+        rows=[rows[i] for i in table.column(_ROW_COLUMN).to_pylist()],
         **json.loads(table.schema.metadata[_METADATA_KEY]),
     )
 
@@ -242,7 +244,7 @@ def _write(path: Path, examples: Examples, rows: Sequence[TrainingRow]) -> None:
     row_indices = pa.array(_row_indices(examples.rows, rows), pa.int64())
     counts = {field.name: getattr(examples, field.name) for field in fields(examples)}
     counters = {name: count for name, count in counts.items() if isinstance(count, int)}
-    table = examples.data.data.table.append_column("row", row_indices)
+    table = examples.data.data.table.append_column(_ROW_COLUMN, row_indices)
     table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(counters)})
     new = path.with_suffix(f".{os.getpid()}.new")
     try:

@@ -29,7 +29,7 @@ class RowEvaluator:
         reads_first: bool,
     ) -> None:
         """Prepare the rows; `reads_first` if one half of the model reads the prompt."""
-        self._rows = [_last_answer(row) for row in rows if _has_answer(row)]
+        self._rows = [_last_answer(row) for row in rows if _can_be_asked(row)]
         self._tokenizer = tokenizer
         self._sampler = AnswerSampler(
             self._rows,
@@ -44,7 +44,7 @@ class RowEvaluator:
 
     @property
     def count(self) -> int:
-        """The number of rows that have an answer."""
+        """The number of rows that have an answer, or are tasks."""
         return len(self._rows)
 
     def results(self, model: PreTrainedModel, skip: frozenset[int]) -> Iterator[list[RowResult]]:
@@ -85,7 +85,7 @@ class RowEvaluator:
         wanted = set(positions)
         place_of = {row.number: position for position, row in enumerate(self._rows)}
         places = [place_of[row.number] for row in self._examples.rows]
-        tensors = row_tensors(self._examples.data)
+        tensors = row_tensors(self._examples.data) if places else []
         chosen = [
             (place, self._only_reference(place, tensor))
             for place, tensor in zip(places, tensors, strict=True)
@@ -107,13 +107,13 @@ class RowEvaluator:
         return {**tensors, "labels": labels}
 
 
-def _has_answer(row: TrainingRow) -> bool:
-    return row.text is not None or any(map(is_trained_on, row.messages))
+def _can_be_asked(row: TrainingRow) -> bool:
+    return row.text is not None or row.is_task or any(map(is_trained_on, row.messages))
 
 
 def _last_answer(row: TrainingRow) -> TrainingRow:
     """Return a row of which only the last answer counts; of a preference, the better one."""
-    if row.text is not None:
+    if row.text is not None or row.is_task:
         return row
     if row.rejected:
         return chosen_answer(row)

@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
+from studio.intake.row_formats.tasks import reference_text
 from studio.intake.rows.validation_rows import split_text
 from studio.protocols.events import Sampled, SampleStage
 from studio.recipe.base import BeamSearch
@@ -183,12 +184,19 @@ def _build_prompt(
         prompt, answer = prompt_answer.split_row(row)
         ids = prompt_answer.prompt_ids(prompt, tokenizer, max_length)
         return SamplePrompt(ids, prompt, answer)
-    last = max(i for i, turn in enumerate(row.messages) if is_trained_on(turn))
-    before = row.messages[:last]
+    before, reference = _split_answer(row)
     ids = tokenizer(template.render_prompt(before, row.tools), add_special_tokens=False)[
         "input_ids"
     ]
-    return SamplePrompt(ids, _format_messages(before), _message_text(row.messages[last]))
+    return SamplePrompt(ids, _format_messages(before), reference)
+
+
+def _split_answer(row: TrainingRow) -> tuple[Sequence[Message], str]:
+    """Return the turns before the last answer, and what it says; of a task, all turns."""
+    if row.is_task:
+        return row.messages, reference_text(row.item)
+    last = max(i for i, turn in enumerate(row.messages) if is_trained_on(turn))
+    return row.messages[:last], _message_text(row.messages[last])
 
 
 def _split_text(text: str, tokenizer: PreTrainedTokenizerBase) -> SamplePrompt:

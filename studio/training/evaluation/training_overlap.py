@@ -27,6 +27,8 @@ def _texts(rows: Sequence[TrainingRow]) -> Iterator[str]:
     for row in rows:
         if row.text is not None:
             yield row.text
+        if row.is_task:
+            yield prompt_text(row.messages)
         for last, turn in enumerate(row.messages):
             if is_trained_on(turn):
                 prompt = prompt_text(row.messages[:last])

@@ -184,7 +184,8 @@ def float32_filter(config: PreTrainedConfig, to: torch.dtype) -> KeepFloat32:
     If written in 16 bits they would be widened on loading, but without the precision they lost.
     """
     with torch.device("meta"):
-        model = heads.auto_class(config).from_config(config, dtype=to)
+        options = heads.build_options(config)
+        model = heads.auto_class(config).from_config(config, dtype=to, **options)
     float32_names = {
         name
         for name, parameter in model.named_parameters()

@@ -26,7 +26,7 @@ from studio.protocols.run_dir import ExportDir, JobSpec, RunDir
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS, DType
-from studio.training import artifacts, job, model_card
+from studio.training import artifacts, job, model_card, sentence_files
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.tokenisation import Examples
 from studio.training.evaluation import perplexity
@@ -52,7 +52,7 @@ def export_run(
     progress = ExportProgress(emit, _PHASES)
     progress.start_phase("loading")
     run = RunDir(spec.run)
-    job_spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    job_spec = JobSpec.read(run)
     tokenizer = tokenizers.load(str(run.artifacts))
     examples = _validation_examples(recipe, job_spec, tokenizer)
     base = model_card.base_name(recipe.base_model, job_spec.model)
@@ -141,6 +141,10 @@ class Exporter:
         """Write the weights and everything needed to load them."""
         done = self.progress.start_phase("converting")
         self.source.tokenizer.save_pretrained(partial)
+        recipe = self.source.recipe
+        if recipe.vectors:
+            config = self._load_config(self.source.run.artifacts)
+            sentence_files.write(partial, recipe.vectors, config, recipe.data.max_length)
         if self.spec.kind == "adapter":
             return self._write_adapter(partial, done)
         folder = self.source.run.artifacts if self.spec.kind == "full" else self.folder.merged

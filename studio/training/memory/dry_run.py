@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -209,6 +210,7 @@ def make_fake_model(
         dtype=getattr(torch, weights),
         attn_implementation=loader.attention_implementation(config),
         trust_remote_code=tokenizers.is_allowed(name, code),
+        **heads.build_options(config),
     )
     float32_parts = loader.kept_in_float32(config, weights)
     for weight_name, weight in model.named_parameters():
@@ -298,6 +300,8 @@ def _label_tensors(trainer: Trainer, ledger: AllocationLedger) -> None:
     for weight in trainer.model.parameters():
         ledger.label("adapter" if has_adapter and weight.requires_grad else "weights", [weight])
     ledger.label("weights", trainer.model.buffers())
+    if trainer.teacher is not None:
+        ledger.label("teacher", chain(trainer.teacher.parameters(), trainer.teacher.buffers()))
     for state in trainer.optimizer.state.values():
         for name, value in state.items():
             part = "compensation" if name in _COMPENSATION_STATES else "optimizer"

@@ -20,13 +20,17 @@ from studio.recipe.adapters import AnyAdapter
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.precision import Precision
 from studio.training.models import (
+    heads,
     loader,
     new_tokens,
     positions,
     quantised_weights,
     weight_formats,
 )
-from studio.weights.architectures import WRITING_KINDS
+from studio.weights.architectures import WRITING_KINDS, ModelKind
+
+_READING_KINDS: frozenset[ModelKind] = frozenset({"causal", "classifier", "embedding", "encoder"})
+"""The kinds of models with a head, or that give vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class BaseSource:
     code: str
     head: Path | None = None
     """The folder of the adapter, whose config describes the head that the model got, if any."""
+    gives_vectors: bool = False
+    """Whether it is loaded without the layer that writes, or any other head."""
     options: ModelOptions
     """The recipe's model section."""
     tokens: int = 0
@@ -70,8 +76,8 @@ def load(
 
 
 def load_head_config(folder: Path) -> PreTrainedConfig:
-    """Read the config of a model with a head, which is saved next to its weights or adapter."""
-    return loader.load_config(str(folder), kinds=frozenset({"classifier", "encoder"}))
+    """Read the config of a model that writes nothing, saved next to its weights or adapter."""
+    return loader.load_config(str(folder), kinds=_READING_KINDS, is_result=True)
 
 
 def load_original(source: BaseSource) -> PreTrainedModel:
@@ -85,8 +91,11 @@ def load_config(source: BaseSource) -> PreTrainedConfig:
     """Read the config of the base, changed as the run changed it."""
     if source.head is not None:
         return load_head_config(source.head)
-    config = loader.load_config(source.name, source.code, kinds=WRITING_KINDS)
+    kinds = _READING_KINDS if source.gives_vectors else WRITING_KINDS
+    config = loader.load_config(source.name, source.code, kinds=kinds)
     positions.stretch(config, source.options.rope_type, source.options.rope_factor)
+    if source.gives_vectors:
+        heads.attach(config, heads.VECTORS)
     return config
 
 

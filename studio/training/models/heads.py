@@ -1,8 +1,10 @@
 """Models that end in scores instead of tokens: their output layer, computed in float32.
 
-The config says what a model ends in: `architectures` names its class, as in saved models.
+The config says what a model ends in: `architectures` names its class, as in saved models. A model
+that gives vectors ends in its last hidden states, which any model has: its config says so itself.
 """
 
+import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +17,8 @@ from transformers import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    MODEL_MAPPING,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -36,8 +40,9 @@ ProblemType = Literal[
     "single_label_classification",
     "multi_label_classification",
     "token_classification",
+    "vectors",
 ]
-"""What the scores of a text mean; or, with the last one, those of each token."""
+"""What the scores of a text mean, or those of each token; with the last one, there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,11 @@ class Head:
         return self.problem_type == "token_classification"
 
 
-def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> bool:
+VECTORS = Head((), "vectors")
+"""No output layer: the last hidden states are what the model gives."""
+
+
+def attach(config: PreTrainedConfig, head: Head, pad_token_id: int = 0) -> bool:
     """Make a base model's config that of a model with this head; return whether it had it already.
 
     A classifier may have more labels than the data: it keeps them.
@@ -62,6 +71,10 @@ def attach(config: PreTrainedConfig, head: Head, pad_token_id: int) -> bool:
         TrainingError: its family has no class for that.
 
     """
+    if head is VECTORS:
+        config.gives_vectors = True
+        config.architectures = [model_class(config).__name__]
+        return False
     mapping = (
         MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
         if head.scores_tokens
@@ -124,6 +137,32 @@ def is_attached(config: PreTrainedConfig) -> bool:
     return any(name.endswith((_SUFFIX, _TOKEN_SUFFIX)) for name in config.architectures or ())
 
 
+def gives_vectors(config: PreTrainedConfig) -> bool:
+    """Whether the config is that of a model that gives vectors."""
+    return bool(getattr(config, "gives_vectors", False))
+
+
+def forget_vectors(config: PreTrainedConfig) -> None:
+    """Make a model that gave vectors one like any other: to train it further, or to chat."""
+    config.__dict__.pop("gives_vectors", None)
+
+
+def build_options(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the options with which upstream builds such a model.
+
+    Vectors are read before the layer in which some encoders pool their states.
+    """
+    if not gives_vectors(config):
+        return {}
+    has_pooler = "add_pooling_layer" in inspect.signature(model_class(config).__init__).parameters
+    return {"add_pooling_layer": False} if has_pooler else {}
+
+
+def writes_text(config: PreTrainedConfig) -> bool:
+    """Whether the config is that of a model that writes."""
+    return not is_attached(config) and not gives_vectors(config)
+
+
 def scores_tokens(config: PreTrainedConfig) -> bool:
     """Whether the config is that of a model that gives scores of each token."""
     return any(name.endswith(_TOKEN_SUFFIX) for name in config.architectures or ())
@@ -145,6 +184,8 @@ def is_encoder_decoder(config: PreTrainedConfig) -> bool:
 
 def auto_class(config: PreTrainedConfig) -> Any:  # noqa: ANN401 -- upstream's classes share no type
     """Return upstream's class that loads and builds such a model."""
+    if gives_vectors(config):
+        return AutoModel
     if is_encoder_decoder(config):
         return AutoModelForSeq2SeqLM
     if scores_tokens(config):
@@ -154,6 +195,8 @@ def auto_class(config: PreTrainedConfig) -> Any:  # noqa: ANN401 -- upstream's c
 
 def task_type(config: PreTrainedConfig) -> str:
     """Return peft's name of what such a model does. With scores, peft also trains the head."""
+    if gives_vectors(config):
+        return "FEATURE_EXTRACTION"
     if is_encoder_decoder(config):
         return "SEQ_2_SEQ_LM"
     if scores_tokens(config):
@@ -169,7 +212,9 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
     """
     mapping = MODEL_FOR_CAUSAL_LM_MAPPING
-    if scores_tokens(config):
+    if gives_vectors(config):
+        mapping = MODEL_MAPPING
+    elif scores_tokens(config):
         mapping = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
     elif is_attached(config):
         mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING

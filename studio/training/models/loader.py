@@ -33,11 +33,16 @@ from studio.weights.architectures import KIND_DESCRIPTIONS, ModelKind
 
 
 def load_config(
-    name: str, code: str = "", kinds: frozenset[ModelKind] = frozenset({"causal"})
+    name: str,
+    code: str = "",
+    kinds: frozenset[ModelKind] = frozenset({"causal"}),
+    *,
+    is_result: bool = False,
 ) -> PreTrainedConfig:
     """Read the config of a folder or a hub model of one of these kinds.
 
     `code` is the hash of the code in its folder that is trusted to run; no other code ever runs.
+    With `is_result`, the model is what a run made of it, even if that gives vectors.
     """
     _refuse_missing_folder(name)
     _refuse_unsafe_config(name, kinds)
@@ -46,6 +51,8 @@ def load_config(
     # A config may name code on the hub here, which would be downloaded and run.
     config._attn_implementation = None  # noqa: SLF001 -- upstream has no other word
     config._experts_implementation = None  # noqa: SLF001 -- upstream has no other word
+    if not is_result:
+        heads.forget_vectors(config)
     if trusted:
         tokenizers.register_model_class(name, config)
     if hasattr(config, "rescale_every"):
@@ -95,6 +102,7 @@ def load_model(
             trust_remote_code=tokenizers.is_allowed(name, code),
             # The head of another task has another number of scores, and is replaced.
             ignore_mismatched_sizes=heads.is_attached(config),
+            **heads.build_options(config),
         )
     misfits = {key for key, *_shapes in loading_info["mismatched_keys"]}
     missing = {*loading_info["missing_keys"], *misfits}

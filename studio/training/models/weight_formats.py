@@ -154,6 +154,7 @@ def _make_empty_model(
             config,
             dtype=getattr(torch, dtype),
             trust_remote_code=tokenizers.is_allowed(name, code),
+            **heads.build_options(config),
         )
     return model
 

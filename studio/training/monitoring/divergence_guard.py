@@ -8,7 +8,7 @@ learning-rate schedule. Skipped steps are counted here, and a run with too many 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +53,13 @@ class GuardedTrainerMixin(Trainer):  # type: ignore[misc] # upstream is untyped
     """A trainer that passes every gradient to its guard before clipping."""
 
     guard: "DivergenceGuard | None" = None
+    is_loss_informative = True
+    """Whether a loss of exactly 0 means that nothing is learned."""
+
+    def own_alarms(self, metrics: Mapping[str, float]) -> Iterator["Alarm"]:
+        """Yield what is wrong with the metrics of a logging step, in the eyes of the method."""
+        del metrics
+        yield from ()
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         self._record_gradients()
@@ -91,7 +98,7 @@ class LoggedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alarm:
+class Alarm:
     code: str
     message: str
     hint: str
@@ -203,7 +210,11 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         """Return the alarms that are new."""
         if self.health is not None and not _is_finite_step(reading):
             self.health.request_check()
-        alarms = [*self._loss_alarms(reading), *self._health_alarms(reading)]
+        alarms = [
+            *self._loss_alarms(reading),
+            *self._health_alarms(reading),
+            *self._trainer.own_alarms(reading.metrics),
+        ]
         for alarm in alarms:
             if alarm.ends_run and self.stop_error is None and self._policy != "warn":
                 self.stop_error = TrainingError(alarm.code, alarm.message, hint=alarm.hint)
@@ -217,7 +228,7 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
         """Return an alarm if a result is not larger than its rounding error."""
         if abs(value) > rounding:
             return None
-        alarm = _Alarm(
+        alarm = Alarm(
             code="rewards_rounded",
             message=f"This may be rounding error: {name} is {value:.2g}, and computing in "
             f"{self._mode.compute} changes it by about {rounding:.2g} in each row.",
@@ -251,17 +262,17 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
             )
         return "Lower the learning rate, and check the data for broken rows."
 
-    def _skip_alarms(self) -> Iterator[_Alarm]:
+    def _skip_alarms(self) -> Iterator[Alarm]:
         """Report skipped steps. A loss scaler skips some to find its scale, and stops by itself."""
         if self._first_skipped and not self._has_loss_scaler:
-            yield _Alarm(
+            yield Alarm(
                 code="step_left_out",
                 message=f"Step {self._first_skipped:,} was skipped: its loss or a gradient "
                 "was NaN or infinite.",
                 hint="A single skipped step is harmless. Lower the learning rate if more follow.",
             )
         if self._skips_too_many:
-            yield _Alarm(
+            yield Alarm(
                 code="steps_left_out",
                 message=f"{len(self._recently_skipped)} of the last {SKIP_WINDOW} steps were "
                 f"skipped: the loss or a gradient was NaN or infinite{self._origin}.",
@@ -269,11 +280,11 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 ends_run=not self._has_loss_scaler,
             )
 
-    def _loss_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
+    def _loss_alarms(self, reading: LoggedStep) -> Iterator[Alarm]:
         if reading.nonfinite_losses < MAX_NONFINITE_STEPS:
             yield from self._skip_alarms()
         else:
-            yield _Alarm(
+            yield Alarm(
                 code="non_finite",
                 message=f"The loss has been NaN or infinite for {MAX_NONFINITE_STEPS} "
                 f"steps{self._origin}.",
@@ -281,19 +292,20 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 ends_run=True,
             )
         if reading.metrics.get("loss_scale", math.inf) < MIN_LOSS_SCALE:
-            yield _Alarm(
+            yield Alarm(
                 code="loss_scale_collapsed",
                 message=f"The loss scale has fallen below 1{self._origin}: this model's "
                 "values do not fit into float16.",
                 hint="Choose bfloat16 or float32.",
                 ends_run=True,
             )
-        self._zero_losses = self._zero_losses + 1 if reading.metrics["loss"] == 0 else 0
+        is_zero = reading.metrics["loss"] == 0 and self._trainer.is_loss_informative
+        self._zero_losses = self._zero_losses + 1 if is_zero else 0
         if self._zero_losses >= MAX_NONFINITE_STEPS:
             # With every token predicted correctly, a loss of zero means the data has been
             # memorised.
             is_memorised = reading.metrics.get("mean_token_accuracy") == 1
-            yield _Alarm(
+            yield Alarm(
                 code="zero_loss",
                 message=f"The loss has been exactly zero {MAX_NONFINITE_STEPS} times: "
                 f"{'the data is memorised' if is_memorised else 'the model learns nothing'}.",
@@ -303,25 +315,25 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
                 ends_run=not is_memorised,
             )
 
-    def _health_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
+    def _health_alarms(self, reading: LoggedStep) -> Iterator[Alarm]:
         if reading.health is None:
             return
         yield from self._overflow_alarms(reading.health)
         yield from self._underflow_alarms(reading)
         yield from self._lost_update_alarms(reading)
 
-    def _overflow_alarms(self, health: HealthReading) -> Iterator[_Alarm]:
+    def _overflow_alarms(self, health: HealthReading) -> Iterator[Alarm]:
         name, peak = health.largest_float16
         if health.module:
             self._origin = self._origin or f"; it began in {health.module}"
-            yield _Alarm(
+            yield Alarm(
                 code="activations_overflow",
                 message=f"The first NaN or infinite output came from {health.module}.",
                 hint="In float16, choose bfloat16 or float32; otherwise lower the learning rate.",
                 module=health.module,
             )
         elif peak * MIN_HEADROOM > FLOAT_FORMATS["float16"].max:
-            yield _Alarm(
+            yield Alarm(
                 code="little_headroom",
                 message=f"The outputs of {name} reach {peak:,.0f}; the limit of float16 is 65,504.",
                 hint="Choose bfloat16, which has the range of float32.",
@@ -329,30 +341,30 @@ class DivergenceGuard(TrainerCallback):  # type: ignore[misc] # upstream is unty
             )
         # A loss scaler produces such steps while it searches for its scale.
         if health.tensor and not health.module and not self._has_loss_scaler:
-            yield _Alarm(
+            yield Alarm(
                 code="gradients_overflow",
                 message=f"A gradient was NaN or infinite, first that of {health.tensor}.",
                 hint="Lower the learning rate.",
                 module=health.tensor,
             )
 
-    def _underflow_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
+    def _underflow_alarms(self, reading: LoggedStep) -> Iterator[Alarm]:
         share = reading.metrics.get("grad_underflow_share", 0.0)
         if share > MAX_UNDERFLOW_SHARE and self._mode.compute == "float16":
-            yield _Alarm(
+            yield Alarm(
                 code="gradients_underflow",
                 message=f"{100 * share:.0f} % of the gradients were rounded to zero in float16.",
                 hint="Choose bfloat16 or float32.",
             )
 
-    def _lost_update_alarms(self, reading: LoggedStep) -> Iterator[_Alarm]:
+    def _lost_update_alarms(self, reading: LoggedStep) -> Iterator[Alarm]:
         full = self._trainer.args.learning_rate
         if reading.metrics["learning_rate"] < _MIN_RATE_SHARE * full or not self._rounds_weights:
             return
         share = reading.metrics.get("lost_update_share", 0.0)
         self._lost_looks = self._lost_looks + 1 if share > MAX_LOST_SHARE else 0
         if self._lost_looks:
-            yield _Alarm(
+            yield Alarm(
                 code="updates_lost",
                 message=f"{100 * share:.0f} % of the updates are lost: they are too small for "
                 "16-bit weights.",
@@ -391,12 +403,8 @@ def refuse_nonfinite_base(model: nn.Module, name: str) -> None:
 
     Quantising may turn NaN into any number, so for a quantised model the files are read.
     """
-    parameters = dict(model.named_parameters())
-    if all(p.is_floating_point() for p in parameters.values()):
-        counts = {
-            weight_name: int((~parameters[weight_name].isfinite()).sum())
-            for weight_name in _find_nonfinite(parameters.items())
-        }
+    if all(weight.is_floating_point() for weight in model.parameters()):
+        counts = _count_nonfinite(model)
     else:
         counts = weight_formats.count_nonfinite(name)
     if counts:
@@ -414,6 +422,32 @@ def refuse_nonfinite_base(model: nn.Module, name: str) -> None:
             message,
             hint="Download the model again, or choose another one.",
         )
+
+
+def refuse_nonfinite_teacher(model: nn.Module) -> None:
+    """Refuse a teacher whose files contain NaN or infinity.
+
+    Raises:
+        TrainingError: it has; the code is one that offers no other base model.
+
+    """
+    if counts := _count_nonfinite(model):
+        count, names = sum(counts.values()), _join_names(list(counts))
+        raise TrainingError(
+            "conflict",
+            f"{count:,} of the teacher's weights are NaN or infinite, in {names}. Nothing was "
+            "trained.",
+            hint="Download the model again, or choose another one.",
+        )
+
+
+def _count_nonfinite(model: nn.Module) -> dict[str, int]:
+    """Count the weights that are NaN or infinite, by name."""
+    parameters = dict(model.named_parameters())
+    return {
+        name: int((~parameters[name].isfinite()).sum())
+        for name in _find_nonfinite(parameters.items())
+    }
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -9,11 +9,13 @@ from sqlmodel import Session
 
 from studio.db.tables import DatasetVersion, Run
 from studio.errors import DiskFullError, InvalidError, StudioError, UnavailableError
+from studio.methods import AnyRecipe
+from studio.protocols import grader_judges
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.services.accounts import secrets
 from studio.services.datasets import versions
-from studio.services.models import models, remote_code_trust
+from studio.services.models import models
 from studio.services.runs import artifacts, continuation
 from studio.settings import Settings
 from studio.worker.processes import process
@@ -21,19 +23,30 @@ from studio.worker.processes.launcher import LaunchSpec
 
 
 def prepare_launch(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> LaunchSpec:
-    """Write the run's folder, and add to the launch what is needed to download a hub model.
+    """Write the run's folder, and add to the launch the secrets that the run needs.
+
+    These are what downloads a hub model, and the keys of models that graders ask.
 
     Raises:
         StudioError: something the recipe names is gone, or the secret cannot be read.
 
     """
     write_run_dir(db, run, spec.folder, settings)
-    if Path(models.require(db, run.recipe.base_model)).is_absolute():
-        return spec
+    keys = _grader_keys(db, run.recipe, settings)
+    found = models.job_fields(db, run.recipe)
+    if all(Path(found[name]).is_absolute() for name in ("model", "teacher") if name in found):
+        return replace(spec, secrets=keys) if keys else spec
     # The trainer downloads the model from the hub itself, with the libraries' own client.
     token = secrets.settings_with_required(db, settings, ["hub_token"]).secret_value("hub_token")
     secret = {"HF_TOKEN": token} if token else {}
-    return replace(spec, secrets=process.hub_environment(settings) | secret)
+    return replace(spec, secrets=process.hub_environment(settings) | secret | keys)
+
+
+def _grader_keys(db: Session, recipe: AnyRecipe, settings: Settings) -> dict[str, str]:
+    if not recipe.asks_endpoints:
+        return {}
+    names = grader_judges.SECRETS
+    return secrets.settings_with_required(db, settings, names).secret_environment(names)
 
 
 def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
@@ -44,14 +57,14 @@ def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> 
     run.events_offset = min(run.events_offset, written)
     folder.command.unlink(missing_ok=True)
     if not run.resumes:
-        # Artifacts of the run before its restart do not belong to this one.
+        # What the run wrote before its restart does not belong to this one.
         shutil.rmtree(folder.artifacts, ignore_errors=True)
+        folder.rollouts.unlink(missing_ok=True)
     train, validation = versions.row_files(settings.datasets, _dataset_version(db, run))
     spec = JobSpec(
         run_id=run.id or 0,
         name=run.name,
-        model=models.require(db, run.recipe.base_model),
-        code=remote_code_trust.allowed_code_hash(models.find_by_name(db, run.recipe.base_model)),
+        **models.job_fields(db, run.recipe),
         train=train,
         validation=validation,
         precision_reason=run.precision_reason,
@@ -59,6 +72,7 @@ def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> 
         resume=run.resumes,
         dataset=artifacts.dataset_facts(db, run),
         adapter=continuation.copy_adapter(db, run, folder, settings.runs),
+        python_graders=settings.python_graders,
         cache=settings.cache,
     )
     folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
