@@ -20,15 +20,21 @@ _NAMES = (
     "cpt",
     "dpo",
     "kto",
+    "grpo",
+    "rloo",
+    "distil",
     "seq2seq",
     "reward",
     "classify",
     "regress",
     "tokens",
     "prm",
+    "embed",
+    "rerank",
 )
 """The folders of the methods, in the order in which users choose between them. Each has a `METHOD`,
-and a module `trainer` with `build` and `tokenise`."""
+and a module `trainer` with `build` and `tokenise`; maybe also with `choose_head`, which says what
+its models end in."""
 
 
 def _load(name: str) -> Method:
@@ -72,7 +78,8 @@ def readers(kind: str) -> list[Method]:
 
 def count_sequences(recipe: "AnyRecipe", rows: int) -> int:
     """Return how many sequences the model reads for a number of rows."""
-    return rows * METHODS[recipe.method].sequences_per_row
+    sequences = METHODS[recipe.method].sequences_per_row + recipe.extra_sequences
+    return rows * sequences * recipe.answers_per_prompt
 
 
 def direction(key: str) -> Direction:
@@ -85,8 +92,8 @@ def _upgrade_values(values: Any) -> Any:  # noqa: ANN401 -- whatever was stored 
     return upgrade(values) if isinstance(values, dict) else values
 
 
-def _method_name(values: Any) -> str:  # noqa: ANN401 -- a recipe, or what was stored or sent
-    """Return the name of the method that values are for."""
+def method(values: Any) -> str:  # noqa: ANN401 -- a recipe, or what was stored or sent
+    """Return the name of the method that values are for; errors name this function as the field."""
     if isinstance(values, Mapping):
         return str(values.get("method", DEFAULT_METHOD))
     return str(getattr(values, "method", DEFAULT_METHOD))
@@ -98,6 +105,6 @@ if TYPE_CHECKING:
     AnyRecipe = Recipe
 else:
     _RECIPES = (Annotated[method.recipe, Tag(name)] for name, method in METHODS.items())
-    AnyRecipe = Annotated[reduce(or_, _RECIPES), Discriminator(_method_name)]
+    AnyRecipe = Annotated[reduce(or_, _RECIPES), Discriminator(method)]
 StoredRecipe = Annotated[AnyRecipe, BeforeValidator(_upgrade_values)]
 RECIPE_ADAPTER = TypeAdapter[AnyRecipe](StoredRecipe)

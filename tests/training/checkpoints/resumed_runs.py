@@ -50,7 +50,7 @@ def interrupt_run(run: RunDir, step: int, to: Path) -> RunDir:
 
 def resume_run(run: RunDir) -> RunDir:
     """Tell the next attempt to go on, as the worker does."""
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    spec = JobSpec.read(run)
     again = spec.model_copy(update={"attempt": spec.attempt + 1, "resume": True})
     run.job.write_text(again.model_dump_json(), encoding="utf-8")
     return run

@@ -14,6 +14,7 @@ from studio.training.data import tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.rows import TrainingRow, to_training_row
 from studio.training.data.tokenisation import Examples, TokenCache, cache_key
+from studio.training.rollouts import prompts
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
 
@@ -59,6 +60,21 @@ def test_cached_examples_are_reused(tmp_path: Path, tokenizer: PreTrainedTokeniz
     assert plain(again) == plain(first) == plain(made(rows(), tokenizer))
     assert (again.dropped, again.truncated > 0) == (1, True)
     assert [part.name for part in cache.folder.iterdir()] == ["key.arrow"]
+
+
+def test_cached_prompts_are_reused(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """They say themselves which row they are of."""
+    template = ChatTemplate(tokenizer)
+    cache = TokenCache(tmp_path / "cache")
+    first = cache.get_or_make(
+        "key", rows(), lambda: prompts.tokenise(rows(), template, tokenizer, LENGTH)
+    )
+    again = cache.get_or_make("key", rows(), never)
+
+    assert plain(again) == plain(first)
+    assert [row["index"].tolist() for row in tensors(again)] == [
+        [i] for i in range(len(again.rows))
+    ]
 
 
 def test_cached_run_equals_uncached_run(model: Path, tmp_path: Path) -> None:

@@ -194,3 +194,14 @@ def test_bad_answers_count_where_they_are_trained_on(tmp_path: Path) -> None:
 
     assert [(one.rows, one.left_out) for one in found] == [(1, 2), (3, 0)]
     assert found[1].tokens == 3 * found[0].tokens
+
+
+def test_texts_of_pairs_count_each_by_itself(tmp_path: Path) -> None:
+    pair = {"anchor": "It was a dark night. " * 3, "positive": "Night.", "negatives": ["a", "b"]}
+    texts = [pair["anchor"], pair["positive"], *pair["negatives"]]
+    (of_pair,) = [counted(tmp_path, [pair])]
+    alone = [counted(tmp_path, [{"text": text}]).tokens for text in texts]
+
+    assert (of_pair.rows, of_pair.pairs, of_pair.tokens) == (1, 0, sum(alone))
+    assert of_pair.longest[0].tokens == max(alone)
+    assert of_pair.truncated_tokens(3) == sum(max(0, one - 3) for one in alone)

@@ -282,3 +282,17 @@ def test_preference_run_gains_the_margin_that_it_was_trained_for(tmp_path: Path)
     recipe = load_recipe(trained)
     assert isinstance(recipe, DPORecipe)
     assert compared.difference == pytest.approx(gained / recipe.preference.beta, rel=1e-3)
+
+
+def test_tasks_are_answered_though_nothing_is_learnt_of_them(run: RunDir, tmp_path: Path) -> None:
+    """Their references are what graders may read; those without one have none."""
+    turns = [row["messages"][0] for row in tiny.rows()[:3]]
+    items: list[dict[str, Any]] = [{"reference_answer": "Zero."}, {"reference_answer": 1}, {}]
+    rows = [{"messages": [turn], "item": one} for turn, one in zip(turns, items, strict=True)]
+    path = tiny.write_rows(tmp_path / "tasks.jsonl", rows)
+    asked = job(run, train=path, is_whole=True, trained_on=path, has_own_validation=True)
+
+    told = answer(tmp_path, asked)
+    assert [row["reference"] for row in told] == ["Zero.", "1", ""]
+    assert [row["prompt"] for row in told] == [turn["content"] for turn in turns]
+    assert all(row["answer"] and row["nll"] is None and row["overlap"] for row in told)

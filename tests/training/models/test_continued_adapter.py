@@ -33,7 +33,7 @@ WRITERS = {
 
 def continue_run(parent: RunDir, run: RunDir) -> RunDir:
     """Train a run from the adapter of another."""
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    spec = JobSpec.read(run)
     spec = spec.model_copy(update={"adapter": parent.artifacts})
     run.job.write_text(spec.model_dump_json(), encoding="utf-8")
     execute_run(run.root, StopHandler())

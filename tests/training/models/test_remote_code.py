@@ -57,7 +57,7 @@ def own(tmp_path: Path, ran: Path) -> Path:
 def train(tmp_path: Path, own: Path, allowed: str) -> RunDir:
     """Train in a process of its own; what it loads of the model's code is kept out of ours."""
     run = tiny.write_run(tmp_path / "run", own)
-    spec = JobSpec.model_validate_json(run.job.read_text()).model_copy(update={"code": allowed})
+    spec = JobSpec.read(run).model_copy(update={"code": allowed})
     run.job.write_text(spec.model_dump_json())
     subprocess.run(
         [sys.executable, "-m", "studio.runner", str(run.root)],

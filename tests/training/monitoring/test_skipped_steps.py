@@ -65,7 +65,7 @@ def write_run(root: Path, model: Path, broken: Collection[int], **changes: Any) 
         question, answer = rows[step * size - 1]["messages"]
         odd = question | {"content": question["content"] + BROKEN}
         rows[step * size - 1] = {"messages": [odd, answer]}
-    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    spec = JobSpec.read(run)
     tiny.write_rows(spec.train, rows)
     validation = tiny.write_rows(root / "validation.jsonl", sums[:4])
     apart = spec.model_copy(update={"validation": validation})
