@@ -88,6 +88,8 @@ class TrainingStep:
     """Whether its layers are those of an encoder-decoder's decoder."""
     frozen: Literal["none", "matrices", "all"] = "none"
     """What is frozen in the layers that are counted, of the weights that others train."""
+    teacher: ModelFacts | None = None
+    """The facts of the recipe's teacher, if it has one."""
 
     @property
     def is_eager(self) -> bool:

@@ -8,7 +8,7 @@ error corrects later estimates; the estimate stored with a submitted run never c
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -18,7 +18,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import detect
-from studio.methods import AnyRecipe, count_sequences
+from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import (
@@ -143,6 +143,8 @@ class EstimateInputs:
     readings: Sequence[DataReading] = ()
     count: Callable[[AnyRecipe], TokenLengths | None] = lambda _recipe: None
     """Returns token lengths counted without a run, if there are any."""
+    fit: Callable[[AnyRecipe], AnyRecipe] = lambda recipe: recipe
+    """Returns a recipe that reads no more texts with a row than its data has."""
 
     def lengths(self, recipe: AnyRecipe) -> TokenLengths | None:
         read = reference_runs.find_lengths(chain(self.reference_runs, self.readings), recipe)
@@ -168,8 +170,14 @@ class EstimateInputs:
 
     def _recompute(self, run: ReferenceRun) -> MemoryBreakdown | None:
         """Estimate an earlier run as if it were new, with the lengths that it found."""
-        facts = self.facts_for(run.recipe.base_model)
-        return memory.estimate_from_resolved(run.recipe, facts, run.resolved) if facts else None
+        facts, teacher = self.facts_for(run.recipe.base_model), self.teacher_facts(run.recipe)
+        if facts is None:
+            return None
+        return memory.estimate_from_resolved(run.recipe, facts, run.resolved, teacher)
+
+    def teacher_facts(self, recipe: AnyRecipe) -> ModelFacts | None:
+        """Return what is known of a recipe's teacher; None without one, or if it is unknown."""
+        return self.facts_for(recipe.teacher.name) if recipe.teacher else None
 
 
 def load_inputs(db: Session) -> EstimateInputs:
@@ -183,9 +191,19 @@ def load_inputs(db: Session) -> EstimateInputs:
             return None  # The model of an earlier run was deleted since.
 
     runs = [*measurements.load_reference_runs(db), *reference_runs.load_recent(db)]
+    readings = [*measurements.load_readings(db)]
     return EstimateInputs(
-        runs, find, [*measurements.load_readings(db)], reference_runs.make_finder(db)
+        runs, find, readings, reference_runs.make_finder(db), partial(_fit_to_data, db)
     )
+
+
+def _fit_to_data(db: Session, recipe: AnyRecipe) -> AnyRecipe:
+    if not recipe.extra_sequences:
+        return recipe
+    answers = versions.require(db, recipe.dataset).answers
+    # Data that is not counted yet may have as many as the recipe allows.
+    most = recipe.negatives if answers is None else answers.get("negatives", recipe.negatives)
+    return recipe.with_negatives(most)
 
 
 def estimate_recipe(
@@ -234,7 +252,11 @@ def dry_run_estimate(
         is_exact=True,
         formula_total=closed.total if closed else None,
         host=host_memory.estimate(
-            recipe, facts, _batch_shape(recipe, inputs.lengths(recipe)), detect()
+            recipe,
+            facts,
+            _batch_shape(inputs.fit(recipe), inputs.lengths(recipe)),
+            detect(),
+            inputs.teacher_facts(recipe),
         ),
     )
 
@@ -260,8 +282,10 @@ def formula_estimate(
 ) -> MemoryEstimate | None:
     """Return the formula's memory estimate, with a given correction or that of earlier runs."""
     lengths, hardware = inputs.lengths(recipe), detect()
+    recipe = inputs.fit(recipe)
     on_gpu, batch = hardware.device != "cpu", _batch_shape(recipe, lengths)
-    estimate = memory.estimate(recipe, facts, batch, on_gpu=on_gpu)
+    teacher = inputs.teacher_facts(recipe)
+    estimate = memory.estimate(recipe, facts, batch, on_gpu=on_gpu, teacher=teacher)
     if estimate is None:
         return None
     return MemoryEstimate(
@@ -270,7 +294,7 @@ def formula_estimate(
         room=hardware.usable_memory_bytes,
         overhead_bytes=_overhead_bytes(),
         knows_lengths=lengths is not None,
-        host=host_memory.estimate(recipe, facts, batch, hardware),
+        host=host_memory.estimate(recipe, facts, batch, hardware, teacher),
         assumptions=tuple(list_assumptions(recipe, facts, on_gpu=on_gpu)),
     )
 
@@ -363,11 +387,10 @@ def _batch_shape(recipe: AnyRecipe, lengths: TokenLengths | None) -> BatchShape:
     if lengths is None:
         return memory.batch_shape(recipe, {})
     rows = min(recipe.optimisation.per_device_train_batch_size, lengths.examples)
-    batch = count_sequences(recipe, rows)
+    batch = memory.sequences_at_a_time(recipe, rows)
     row_stats = (lengths.rows, lengths.row_tokens)
-    return BatchShape(
-        batch, lengths.longest, lengths.answer, *row_stats, is_packed=recipe.data.packing
-    )
+    length, answer = lengths.longest + recipe.answer_tokens, recipe.answer_tokens or lengths.answer
+    return BatchShape(batch, length, answer, *row_stats, is_packed=recipe.data.packing)
 
 
 def _relative_error(estimated: float | None, measured: float | None) -> float | None:

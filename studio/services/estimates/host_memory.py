@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from studio.hardware import Hardware
 from studio.methods import AnyRecipe
 from studio.recipe.adapters import Adapter
-from studio.services.estimates import verified_models
+from studio.services.estimates import teacher_memory, verified_models
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.estimates.memory import Verdict, example_bytes, judge_fit, kept_bytes
 from studio.services.precision import number_formats
@@ -48,14 +48,19 @@ class HostMemory:
 
 
 def estimate(
-    recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape, hardware: Hardware
+    recipe: AnyRecipe,
+    facts: ModelFacts,
+    batch: BatchShape,
+    hardware: Hardware,
+    teacher: ModelFacts | None = None,
 ) -> HostMemory | None:
     """Estimate a run's host memory; None if the host is its device or sizes are unknown."""
     sizes = number_formats.plan_dtypes(recipe, facts).sizes
     if hardware.device == "cpu" or sizes is None:
         return None
     return HostMemory(
-        loading=0 if _stays_memory_mapped(recipe, facts) else sizes.weights,
+        loading=(0 if _stays_memory_mapped(recipe, facts) else sizes.weights)
+        + _converted_teacher_bytes(recipe, teacher),
         saving=sizes.adapter if isinstance(recipe.adapter, Adapter) else sizes.weights,
         examples=example_bytes(batch),
         beside=CUDA_HOST_BYTES,
@@ -70,6 +75,14 @@ def _offloaded_bytes(recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape) ->
         return 0
     step = TrainingStep(recipe, facts, facts.shape, batch, on_gpu=True)
     return kept_bytes(step) if step.is_offloaded else 0
+
+
+def _converted_teacher_bytes(recipe: AnyRecipe, teacher: ModelFacts | None) -> int:
+    """Return the bytes of a teacher that is read in another dtype than that of its files."""
+    if recipe.teacher is None or teacher is None:
+        return 0
+    is_converted = teacher_memory.is_converted(recipe.teacher, teacher)
+    return teacher_memory.weight_bytes(recipe.teacher, teacher) * is_converted
 
 
 def _stays_memory_mapped(recipe: AnyRecipe, facts: ModelFacts) -> bool:

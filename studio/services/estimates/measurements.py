@@ -17,12 +17,13 @@ from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
 from studio.protocols.run_dir import JobSpec
+from studio.recipe.base import Teacher
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import memory
 from studio.services.estimates.memory import MemoryBreakdown
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun
-from studio.services.models import models, remote_code_trust
+from studio.services.models import models
 from studio.services.precision import recommendation
 from studio.services.tasks import tasks
 from studio.settings import Settings
@@ -55,10 +56,10 @@ def task_params(db: Session, recipe: AnyRecipe, settings: Settings, name: str) -
     job = JobSpec(
         run_id=0,
         name=name,
-        model=models.require(db, recipe.base_model),
-        code=remote_code_trust.allowed_code_hash(models.find_by_name(db, recipe.base_model)),
+        **models.job_fields(db, recipe),
         train=train,
         validation=validation,
+        python_graders=settings.python_graders,
         cache=settings.cache,
     )
     return {"recipe": recipe.model_dump(mode="json"), "job": job.model_dump_json()}
@@ -167,7 +168,14 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         "adds_up": optimisation.gradient_accumulation_steps > 1,
         "is_checkpointed": optimisation.activation_checkpointing,
         # Named only if set: subjects of earlier recipes stay as they are.
+        **({"teacher": _teacher_facts(db, recipe.teacher)} if recipe.teacher else {}),
         **({"is_offloaded": True} if optimisation.activation_offloading else {}),
+        **({"texts": (recipe.negatives, recipe.mini_batch)} if recipe.reads_pairs else {}),
         "validation_batch": recipe.evaluation.per_device_eval_batch_size,
         "device": detect().device_name,
     }
+
+
+def _teacher_facts(db: Session, teacher: Teacher) -> tuple[object, ...]:
+    facts = recommendation.load_model_facts(db, teacher.name)
+    return models.require(db, teacher.name), facts, teacher.dtype

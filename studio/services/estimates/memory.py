@@ -21,8 +21,13 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe, count_sequences
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import PRECISIONS
-from studio.services.estimates import encoder_decoder_memory, verified_models
+from studio.services.estimates import (
+    encoder_decoder_memory,
+    teacher_memory,
+    verified_models,
+)
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
+from studio.services.estimates.generation_memory import generation_memory
 from studio.services.estimates.verified_models import SCORES
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes
@@ -89,6 +94,7 @@ class MemoryBreakdown:
     moment: Moment
     weights: int
     adapter: int
+    teacher: int = 0
     optimizer: int
     compensation: int
     gradients: int = 0
@@ -124,20 +130,25 @@ class MemoryBreakdown:
 
 def estimate_for_run(db: Session, run: Run) -> MemoryBreakdown | None:
     """Estimate a run's memory, with its real example lengths once it has read them."""
+    teacher = run.recipe.teacher
     try:
         facts = recommendation.load_model_facts(db, run.recipe.base_model)
+        teachers = recommendation.load_model_facts(db, teacher.name) if teacher else None
     except InvalidError:
-        # The model was deleted since; the run may have ended long ago.
+        # A model was deleted since; the run may have ended long ago.
         return None
-    return estimate_from_resolved(run.recipe, facts, run.resolved)
+    return estimate_from_resolved(run.recipe, facts, run.resolved, teachers)
 
 
 def estimate_from_resolved(
-    recipe: AnyRecipe, facts: ModelFacts, resolved: Mapping[str, Any]
+    recipe: AnyRecipe,
+    facts: ModelFacts,
+    resolved: Mapping[str, Any],
+    teacher: ModelFacts | None = None,
 ) -> MemoryBreakdown | None:
     """Estimate a run's memory from what it reported about its data."""
     on_gpu = resolved.get("device", detect().device) != "cpu"
-    return estimate(recipe, facts, batch_shape(recipe, resolved), on_gpu=on_gpu)
+    return estimate(recipe, facts, batch_shape(recipe, resolved), on_gpu=on_gpu, teacher=teacher)
 
 
 def measured_peak(run: Run) -> float | None:
@@ -159,19 +170,33 @@ def batch_shape(recipe: AnyRecipe, resolved: Mapping[str, Any]) -> BatchShape:
         resolved.get("train_tokens", 0) / max(rows, 1),
         resolved.get("validation_rows", 0),
     )
-    batch = count_sequences(recipe, min(batch, resolved.get("train_examples") or batch))
-    answer_length = resolved.get("longest_answer") or length
+    batch = sequences_at_a_time(recipe, min(batch, resolved.get("train_examples") or batch))
+    answer_length = recipe.answer_tokens or resolved.get("longest_answer") or length
+    length += recipe.answer_tokens
     return BatchShape(batch, length, answer_length, *row_stats, is_packed=recipe.data.packing)
 
 
+def sequences_at_a_time(recipe: AnyRecipe, rows: int) -> int:
+    """Return how many sequences keep their activations at a time, in a step of some rows."""
+    sequences = count_sequences(recipe, rows)
+    return min(sequences, recipe.mini_batch or sequences)
+
+
 def estimate(
-    recipe: AnyRecipe, facts: ModelFacts, batch: BatchShape, *, on_gpu: bool
+    recipe: AnyRecipe,
+    facts: ModelFacts,
+    batch: BatchShape,
+    *,
+    on_gpu: bool,
+    teacher: ModelFacts | None = None,
 ) -> MemoryBreakdown | None:
     """Return the peak memory of a run; None if it is unknown.
 
     On a GPU this is what torch allocates, without the driver's own 0.5 GB.
 
     """
+    if recipe.teacher is not None and (teacher is None or teacher.shape is None):
+        return None
     if recipe.outputs in SCORES:
         facts = verified_models.with_head(recipe, facts.without_output())
     shape, sizes = facts.shape, number_formats.plan_dtypes(recipe, facts).sizes
@@ -182,17 +207,27 @@ def estimate(
     ):
         return None
     step = TrainingStep(
-        recipe, facts, verified_models.shape_in_training(recipe, facts, shape), batch, on_gpu
+        recipe,
+        facts,
+        verified_models.shape_in_training(recipe, facts, shape),
+        batch,
+        on_gpu,
+        teacher=teacher,
     )
     sizes = verified_models.with_trained_head(step, sizes)
     backward = _at_backward(step, sizes)
     dequantising = replace(backward, scores=0, copies=backward.copies + step.dequantised_bytes)
-    training = [backward, dequantising, *_at_recomputation(step, sizes)]
+    reading = replace(
+        _constant_parts(step, sizes),
+        activations=teacher_memory.forward_bytes(step, step.load.tokens),
+    )
+    training = [reading, backward, dequantising, *_at_recomputation(step, sizes)]
     overhead = _allocator_overhead(step, max(map(_transient_bytes, training)))
     moments = [
         replace(breakdown, holes=overhead) for breakdown in (*training, _at_update(step, sizes))
     ]
-    return max([*moments, _at_validation(step, sizes)], key=lambda one: one.total)
+    last = _at_writing if recipe.answer_tokens else _at_validation
+    return max([*moments, last(step, sizes)], key=lambda one: one.total)
 
 
 def from_dry_run(
@@ -243,6 +278,8 @@ def _logits_bytes(step: TrainingStep) -> int:
     tile = min(rows, _TILE_ROWS) * _tile_columns(step)
     extra_bytes = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.logit_softcapping
     work = tile * (step.compute_bytes + extra_bytes)
+    if step.teacher is not None:
+        work = teacher_memory.comparison_bytes(step, rows)
     answer_bytes = (
         rows * step.shape.hidden_size * (step.hidden_state_bytes + step.compute_bytes + 4)
     )
@@ -276,8 +313,9 @@ def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Return what is in memory at every moment."""
     return MemoryBreakdown(
         moment="backward",
-        weights=sizes.weights,
+        weights=sizes.weights * (1 + step.recipe.keeps_start),
         adapter=sizes.adapter,
+        teacher=teacher_memory.weight_bytes(step.recipe.teacher, step.teacher),
         optimizer=sizes.optimizer,
         compensation=sizes.compensation,
         examples=0 if step.on_gpu else example_bytes(step.load),
@@ -304,7 +342,8 @@ def _runtime_bytes(step: TrainingStep) -> int:
 
 def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Return the memory at the start of the backward pass, with the logits."""
-    adds_up = step.recipe.optimisation.gradient_accumulation_steps > 1
+    recipe = step.recipe
+    adds_up = recipe.optimisation.gradient_accumulation_steps > 1 or recipe.mini_batch is not None
     return replace(
         _constant_parts(step, sizes),
         gradients=sizes.gradients if adds_up else 0,
@@ -383,9 +422,10 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     bytes_per_logit = step.compute_bytes + (0 if step.on_gpu else _FORWARD_WORK)
     breakdown = replace(
         _constant_parts(step, sizes),
-        activations=tokens
-        * (4 * shape.hidden_size + 3 * shape.intermediate)
-        * step.hidden_state_bytes,
+        activations=max(
+            tokens * (4 * shape.hidden_size + 3 * shape.intermediate) * step.hidden_state_bytes,
+            teacher_memory.forward_bytes(step, tokens),
+        ),
         scores=_validation_scores(
             step, load, rows * _tile_columns(step) * bytes_per_logit + _copied_table_bytes(step)
         ),
@@ -394,10 +434,23 @@ def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     return replace(breakdown, holes=round(share * _transient_bytes(breakdown)))
 
 
+def _at_writing(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
+    """Return the memory of writing the answers to learn from."""
+    memory = generation_memory(step)
+    return replace(
+        _constant_parts(step, sizes),
+        copies=sizes.copies,
+        activations=memory.cache + memory.layer,
+        scores=memory.logits,
+    )
+
+
 def _validation_scores(step: TrainingStep, load: BatchShape, tile: int) -> int:
     """Return the bytes of logits and loss during validation."""
     if step.facts.kind == "encoder_decoder":
         return encoder_decoder_memory.logits_bytes(load, step.shape.vocab_size)
+    if step.teacher is not None:
+        return teacher_memory.comparison_bytes(step, load.batch * load.answer_tokens)
     return 0 if step.recipe.outputs in SCORES else tile
 
 

@@ -176,6 +176,7 @@ def _measured_overhead(
 def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
     return (
         recipe.base_model,
+        recipe.teacher,
         recipe.method,
         recipe.precision,
         recipe.adapter.kind,
@@ -183,13 +184,22 @@ def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
         recipe.optimisation.activation_checkpointing,
         recipe.optimisation.activation_offloading,
         recipe.data.packing,
+        recipe.answer_tokens,
+        recipe.mini_batch is None,
     )
 
 
 def _data_key(recipe: AnyRecipe) -> tuple[object, ...]:
     """Return what determines the tokens of a row."""
     method = METHODS[recipe.method]
-    return recipe.base_model, recipe.dataset, method.sequences_per_row, recipe.reads_bad_answers
+    return (
+        recipe.base_model,
+        recipe.dataset,
+        method.sequences_per_row,
+        recipe.reads_bad_answers,
+        recipe.reads_pairs,
+        recipe.negatives,
+    )
 
 
 def _memory_key(recipe: AnyRecipe) -> tuple[object, ...]:
@@ -198,12 +208,16 @@ def _memory_key(recipe: AnyRecipe) -> tuple[object, ...]:
     return (
         *_speed_key(recipe),
         recipe.dataset,
+        recipe.negatives,
+        recipe.mini_batch,
         recipe.adapter,
         recipe.data.max_length,
         optimisation.optim,
         optimisation.per_device_train_batch_size,
         optimisation.gradient_accumulation_steps > 1,
         recipe.evaluation.per_device_eval_batch_size,
+        recipe.answers_per_prompt,
+        min(recipe.answers_at_once, recipe.answers_per_round),
     )
 
 
@@ -333,6 +347,9 @@ def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
 
 
 def _examples_per_row(db: Session, recipe: AnyRecipe) -> int:
+    if recipe.fills_negatives:
+        facts = versions.require(db, recipe.dataset).answers or {}
+        return 1 if facts.get("scored") else 1 + recipe.negatives
     multiples = METHODS[recipe.method].examples_per_row
     return multiples.get(versions.require(db, recipe.dataset).kind, 1)
 

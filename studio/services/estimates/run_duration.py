@@ -61,13 +61,16 @@ def _estimate_steps(
     batch = _effective_batch(recipe)
     steps = count_steps(recipe, lengths.examples if lengths else _training_rows(recipe, data))
     step_tokens = lengths.example_tokens * batch if lengths else None
-    tokens = round(steps * step_tokens) if step_tokens else None
+    tokens = round(steps * step_tokens) if step_tokens and not recipe.answer_tokens else None
     is_most = recipe.data.packing and not lengths and recipe.optimisation.max_steps is None
     estimate = TimeEstimate(steps=steps, tokens=tokens, is_most=is_most)
     if not similar_runs or step_tokens is None:
         return estimate
-    step_seconds = [run.step_seconds * step_tokens / run.step_tokens for run in similar_runs]
-    fastest, slowest = _interval(step_seconds, step_tokens, similar_runs)
+    ratios = [_size_ratio(recipe, step_tokens, run) for run in similar_runs]
+    step_seconds = [
+        run.step_seconds * ratio for run, ratio in zip(similar_runs, ratios, strict=True)
+    ]
+    fastest, slowest = _interval(step_seconds, ratios)
     overhead = _overhead_seconds(recipe, steps, _validation_rows(recipe, data), similar_runs)
     return TimeEstimate(
         steps=steps,
@@ -129,11 +132,23 @@ def _effective_batch(recipe: AnyRecipe) -> int:
     return optimisation.per_device_train_batch_size * optimisation.gradient_accumulation_steps
 
 
-def _interval(
-    step_seconds: Sequence[float], step_tokens: float, similar_runs: Sequence[ReferenceRun]
-) -> tuple[float, float]:
+def _size_ratio(recipe: AnyRecipe, step_tokens: float, run: ReferenceRun) -> float:
+    """Return how many times as large a recipe's steps are as those of a run.
+
+    In tokens; in answers, if the model writes them: how long they get is not known before.
+    """
+    if not recipe.answer_tokens:
+        return step_tokens / run.step_tokens
+    return _step_answers(recipe) / _step_answers(run.recipe)
+
+
+def _step_answers(recipe: AnyRecipe) -> int:
+    return _effective_batch(recipe) * recipe.answers_per_prompt
+
+
+def _interval(step_seconds: Sequence[float], ratios: Sequence[float]) -> tuple[float, float]:
     """Return the fastest and slowest expected seconds per step: as observed, plus doubt."""
-    distance = min(abs(math.log(step_tokens / run.step_tokens)) for run in similar_runs)
+    distance = min(abs(math.log(ratio)) for ratio in ratios)
     doubt = (
         _SINGLE_RUN_DOUBT if len(step_seconds) == 1 else _SEVERAL_RUNS_DOUBT
     ) + _SCALING_DOUBT * distance

@@ -13,8 +13,10 @@ from studio.weights.family_limits import FAMILY_LAYERS
 from studio.weights.model_config import ModelShape
 from studio.weights.model_facts import ModelFacts
 
-SCORES = frozenset({"score", "label", "number", "steps", "entities"})
-"""Outputs of models that have a small head instead of the layer that scores every token."""
+SCORES = frozenset({"score", "label", "number", "steps", "entities", "vector", "relevance"})
+"""Outputs of models that have a small head or none, and no layer that scores every token."""
+_WITHOUT_SQUARE = frozenset({"steps", "vector"})
+"""Those without the square layer that encoders have in other heads."""
 
 
 def shape_in_training(recipe: AnyRecipe, facts: ModelFacts, shape: ModelShape) -> ModelShape:
@@ -78,7 +80,7 @@ def _is_plain(recipe: AnyRecipe) -> bool:
 
 def _head_size(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the number of weights of the square layer in an encoder's head; others have none."""
-    if facts.kind != "encoder" or facts.shape is None or recipe.outputs == "steps":
+    if facts.kind != "encoder" or facts.shape is None or recipe.outputs in _WITHOUT_SQUARE:
         return 0
     return facts.shape.hidden_size**2
 
