@@ -174,6 +174,8 @@ def _read_prompt(
             "This row is a text: it has no prompt and no answer.",
             hint="Add texts as a file on the Datasets page.",
         )
+    if row is not None and "item" in row:
+        return row["messages"], row.get("tools", [])
     if row is not None:
         turns, last = _split_answer(row)
         if turns[last]["content"].strip() == pair.reference.strip():

@@ -72,6 +72,8 @@ class ValidationTrend:
     """How many validation rows it was measured on; 0 if unknown."""
     is_guessing: bool = False
     """Whether it ended no better than guessing."""
+    shows_memorising: bool = True
+    """Whether it would get worse again if the model memorised its training rows."""
 
     @property
     def is_worse(self) -> bool:
@@ -231,7 +233,8 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec, rows: int = 0) -> 
     best_step, best = min(finite, key=lambda point: sign * point[1])
     least = 1.0 if spec.starts_at_zero or is_share(spec.key) else 0.0
     grain = TELLING_ROWS / rows if rows and is_share(spec.key) else 0.0
-    shape = _shape([sign * value for _step, value in finite], least, grain)
+    values = [sign * value for _step, value in finite]
+    shape = _shape(values, least, grain, may_memorise=spec.shows_memorising)
     gain = _relative(sign * first, sign * last, least)
     ends = write_value(first, spec), write_value(last, spec)
     best_text = write_value(best, spec)
@@ -248,6 +251,7 @@ def describe_trend(points: Sequence[Point], spec: MetricSpec, rows: int = 0) -> 
         gain=gain,
         rows=rows,
         is_guessing=spec.guess is not None and last <= spec.guess,
+        shows_memorising=spec.shows_memorising,
     )
 
 
@@ -257,11 +261,11 @@ def write_value(value: float, spec: MetricSpec) -> str:
     return "0" if is_rounding else format_value(value, spec.key)
 
 
-def _shape(values: Sequence[float], least: float, grain: float) -> Shape:
+def _shape(values: Sequence[float], least: float, grain: float, *, may_memorise: bool) -> Shape:
     """Classify a curve that is better the lower it is; differences below `grain` say nothing."""
     first, last, best = values[0], values[-1], min(values)
     gain = _relative(first, last, least)
-    if best < first and _relative(last, best, least) > max(RISE, grain):
+    if may_memorise and best < first and _relative(last, best, least) > max(RISE, grain):
         return "overfitting"
     if CHANGE <= abs(gain) < grain:
         return "chance"

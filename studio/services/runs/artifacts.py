@@ -116,7 +116,7 @@ def build_manifest(db: Session, run: Run, folder: RunDir) -> Manifest:
 def _job_spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
     """Return how the run was, or would be, launched."""
     if folder.job.is_file():
-        return JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+        return JobSpec.read(folder)
     return JobSpec(
         run_id=run.id or 0,
         name=run.name,

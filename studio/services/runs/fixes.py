@@ -17,6 +17,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.methods.rollouts import RolloutRecipe
 from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS, PrecisionName
@@ -29,6 +30,9 @@ from studio.weights.model_facts import ModelFacts
 
 LEARNING_RATE_DIVISOR = 10
 """What the learning rate is divided by: smaller divisors seldom help a run that diverged."""
+
+STRONG_BETA = 0.04
+"""The least weight of the distance from the model before training that is worth a new run."""
 
 MAX_SWAPS = 20
 """How many other models or datasets are offered, newest first."""
@@ -148,6 +152,31 @@ def _longer_examples(failure: _Failure) -> Iterator[Fix]:
         yield Fix(title=title, change={"data": {"max_length": length}})
 
 
+def _longer_answers(failure: _Failure) -> Iterator[Fix]:
+    if length := 2 * failure.recipe.answer_tokens:
+        title = f"with a max answer length of {length:,} tokens"
+        yield Fix(title=title, change={"rollouts": {"max_new_tokens": length}})
+
+
+def _more_answers(failure: _Failure) -> Iterator[Fix]:
+    """Offer more answers to each prompt, and as many at a time as before."""
+    if isinstance(failure.recipe, RolloutRecipe) and not failure.facts.get("solved"):
+        count = 2 * failure.recipe.answers_per_prompt
+        prompts = max(1, failure.recipe.optimisation.per_device_train_batch_size // 2)
+        change = {
+            "rollouts": {"answers_per_prompt": count},
+            "optimisation": {"per_device_train_batch_size": prompts},
+        }
+        yield Fix(title=f"with {count} answers per prompt", change=change)
+
+
+def _nearer_start(failure: _Failure) -> Iterator[Fix]:
+    """Offer to keep the model nearer to the one before training."""
+    if isinstance(failure.recipe, RolloutRecipe):
+        beta = float(f"{max(STRONG_BETA, 2 * failure.recipe.reference_weight):.3g}")
+        yield Fix(title=f"with a beta of {beta:g}", change={"policy": {"beta": beta}})
+
+
 def _chat_templates(_case: _Failure) -> Iterator[Fix]:
     for name in ("chatml", "plain"):
         change = {"data": {"chat_template": name}}
@@ -192,6 +221,11 @@ _FIXES_BY_CODE: dict[str, tuple[_FixFinder, ...]] = {
     "loss_scale_collapsed": (_wider_dtypes,),
     "updates_lost": (_wider_dtypes,),
     "rewards_rounded": (_wider_dtypes,),
+    "no_spread": (_more_answers, _other_datasets),
+    "answers_cut_off": (_longer_answers,),
+    "kl_runaway": (_lower_learning_rate, _nearer_start),
+    "reward_hacked": (_nearer_start, _lower_learning_rate),
+    "sampling_differs": (_wider_dtypes,),
     "dtype_mismatch": (_wider_dtypes,),
     "precision_refused": (_wider_dtypes,),
     "bad_row": (_other_datasets, _chat_templates),

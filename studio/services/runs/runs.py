@@ -21,6 +21,7 @@ from studio.db.tasks import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.hardware import Hardware
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
+from studio.methods.rollouts import reward_of
 from studio.recipe.base import Conflict, find_conflict, unusable_values
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import AUTO
@@ -156,7 +157,9 @@ def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
             yield conflict
         yield from unusable_values(recipe)
         yield from incompatibilities.check(recipe, model_facts, hardware)
-        key = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
+        models = (recipe.base_model, recipe.teacher, recipe.adapter.continue_from)
+        reads = (recipe.dataset, recipe.data, recipe.answer_tokens > 0, reward_of(recipe))
+        key = (recipe.method, *models, *reads)
         if key not in shared_problems:
             shared_problems[key] = start_checks.check_model_and_data(db, recipe)
         yield from shared_problems[key]

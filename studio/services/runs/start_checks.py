@@ -18,12 +18,13 @@ from sqlmodel import Session
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.methods import AnyRecipe
 from studio.network.hub_client import Hub
+from studio.recipe.base import TEACHER_PARAM
 from studio.services.accounts import secrets
-from studio.services.datasets import data_quality, token_stats, versions
+from studio.services.datasets import data_quality, grader_columns, token_stats, versions
 from studio.services.models import downloads, models
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
-from studio.services.runs import continuation
+from studio.services.runs import continuation, teachers
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.weights import language_codes, model_files, model_metadata
@@ -83,31 +84,38 @@ def check(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
 def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why a recipe's model is unavailable or cannot be trained on its data.
 
-    This depends only on the method, the model, the dataset and the data settings.
+    This depends only on the method, the model, the dataset, the data settings and the reward.
 
     """
     return [
-        *_check_base_model(db, recipe),
+        *_check_model(db, recipe.base_model),
+        *_check_teacher(db, recipe),
         *continuation.check(db, recipe),
         *_check_chat_template(db, recipe),
         *check_languages(db, recipe),
         *data_quality.check(db, recipe),
+        *grader_columns.check(db, recipe, _datasets_folder()),
         *token_stats.check(db, recipe),
     ]
 
 
-def _check_base_model(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return why a recipe's base model is unavailable; empty without hub checks or if it is not.
+def _datasets_folder() -> Path | None:
+    hub_checks = _HUB_CHECKS.get()
+    return hub_checks[0].datasets if hub_checks else None
+
+
+def _check_model(db: Session, name: str) -> list[Refusal]:
+    """Return why a model is unavailable; empty without hub checks or if it is not.
 
     Raises:
         InvalidError: the model does not exist, or its files cannot be read.
 
     """
-    location = models.require(db, recipe.base_model)
+    location = models.require(db, name)
     if Path(location).is_absolute():
-        return _check_folder(db, recipe.base_model, Path(location))
+        return _check_folder(db, name, Path(location))
     hub_checks = _HUB_CHECKS.get()
-    if hub_checks is None or recommendation.load_model_facts(db, recipe.base_model).has_weights:
+    if hub_checks is None or recommendation.load_model_facts(db, name).has_weights:
         return []
     settings, access_cache = hub_checks
     try:
@@ -120,6 +128,15 @@ def _check_base_model(db: Session, recipe: AnyRecipe) -> list[Refusal]:
         if access_error
         else []
     )
+
+
+def _check_teacher(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+    """Return why a recipe's teacher cannot teach; empty if it can, or the recipe has none."""
+    found = teachers.check(db, recipe)
+    if found or recipe.teacher is None:
+        return found
+    unavailable = _check_model(db, recipe.teacher.name)
+    return [replace(refusal, param=TEACHER_PARAM) for refusal in unavailable]
 
 
 def _check_folder(db: Session, name: str, folder: Path) -> list[Refusal]:

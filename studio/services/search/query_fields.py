@@ -197,10 +197,11 @@ def _recipe_value(name: str, run: Run, _sums: SummariesByMetric) -> Any:  # noqa
 
 @cache
 def _short_names() -> dict[str, Field]:
-    """Return the settings whose last part is unique, by that part."""
+    """Return the settings whose last part is unique and names no metric, by that part."""
     counts = Counter(name.rpartition(".")[2] for name in recipe_fields())
     fields = {name.rpartition(".")[2]: field for name, field in recipe_fields().items()}
-    return {leaf: field for leaf, field in fields.items() if counts[leaf] == 1}
+    unique = (leaf for leaf, count in counts.items() if count == 1)
+    return {leaf: fields[leaf] for leaf in unique if leaf not in _DIRECTED_METRICS}
 
 
 def _run_field(name: str, kind: FieldKind, value: Any, title: str, **options: Any) -> Field:  # noqa: ANN401 -- a column of any type

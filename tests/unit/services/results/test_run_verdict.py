@@ -10,6 +10,7 @@ from studio.methods import METHODS
 from studio.methods.classify import EVAL_MACRO_F1
 from studio.methods.kto import EVAL_MARGIN
 from studio.methods.regress import EVAL_R2
+from studio.methods.rollouts import EVAL_REWARD
 from studio.metrics import EVAL_LOSS, EVAL_TOKEN_ACCURACY
 from studio.services.results import run_verdict
 from studio.services.runs import attempts
@@ -41,6 +42,14 @@ def trend_of(*values: float | None) -> run_verdict.ValidationTrend:
 )
 def test_curve_has_shape(values: tuple[float | None, ...], shape: str) -> None:
     assert trend_of(*values).shape == shape
+
+
+@pytest.mark.parametrize(("last", "shape"), [(0.4, "level"), (0.9, "falling"), (0.2, "worse")])
+def test_scores_drawn_by_chance_are_not_said_to_memorise(last: float, shape: str) -> None:
+    points: list[run_verdict.Point] = [(0, 0.3), (10, 0.45), (20, 0.44), (30, last)]
+    trend = run_verdict.describe_trend(points, EVAL_REWARD)
+
+    assert (trend.shape, "memorised" in trend.sentence) == (shape, False)
 
 
 @pytest.mark.parametrize(

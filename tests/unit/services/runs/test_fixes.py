@@ -84,3 +84,67 @@ def test_transient_failure_offers_retry_without_changes(db: Session) -> None:
     found = fixes.list_fixes(db, "killed", make_recipe())
 
     assert [(one.title, one.change) for one in found] == [("without changes", {})]
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "found"),
+    [
+        (
+            "answers_cut_off",
+            {},
+            {"with a max answer length of 512 tokens": {"rollouts": {"max_new_tokens": 512}}},
+        ),
+        ("answers_cut_off", {"rollouts": {"max_new_tokens": 65_536}}, {}),
+        (
+            "no_spread",
+            {},
+            {
+                "with 16 answers per prompt": {
+                    "rollouts": {"answers_per_prompt": 16},
+                    "optimisation": {"per_device_train_batch_size": 2},
+                }
+            },
+        ),
+        ("no_spread", {"rollouts": {"answers_per_prompt": 256}}, {}),
+        (
+            "kl_runaway",
+            {"policy": {"beta": 0.03}},
+            {
+                "with a learning rate of 1e-06": {"optimisation": {"learning_rate": 1e-6}},
+                "with a beta of 0.06": {"policy": {"beta": 0.06}},
+            },
+        ),
+        (
+            "reward_hacked",
+            {},
+            {
+                "with a beta of 0.04": {"policy": {"beta": 0.04}},
+                "with a learning rate of 1e-06": {"optimisation": {"learning_rate": 1e-6}},
+            },
+        ),
+        ("sampling_differs", {}, {"in float32": {"precision": "fp32"}}),
+    ],
+)
+def test_reinforcement_alarms_offer_changed_settings(
+    code: str, changes: dict[str, Any], found: dict[str, Any], db: Session
+) -> None:
+    offered = fixes.list_fixes(db, code, make_recipe(method="grpo", **changes))
+
+    assert {one.title: one.change for one in offered if not one.swap} == found
+
+
+def test_solved_task_needs_no_more_answers(db: Session) -> None:
+    recipe = make_recipe(method="grpo")
+
+    assert titles(db, "no_spread", recipe, solved=0) == ["with 16 answers per prompt"]
+    assert titles(db, "no_spread", recipe, solved=1) == []
+
+
+def test_reinforcement_fixes_are_for_runs_that_write_answers(db: Session) -> None:
+    codes = ("answers_cut_off", "no_spread", "reward_hacked")
+
+    assert [titles(db, code, make_recipe()) for code in codes] == [
+        [],
+        [],
+        ["with a learning rate of 2e-05"],
+    ]
