@@ -1,5 +1,6 @@
 """What a run's model makes of a text, if it rewrites or scores it instead of holding a chat."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from studio.protocols.inference_service import GenerationEnd, GenerationRequest,
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import RequestKind, TokenizerRequest
 from studio.recipe.base import Outputs
-from studio.services.chat import slot_wait
-from studio.services.models import served_models, service_clients
+from studio.services.chat import neighbours, slot_wait
+from studio.services.chat.neighbours import Neighbour, SearchedTexts
+from studio.services.models import rerankers, served_models, service_clients
 from studio.services.models.served_models import ServedModel
 from studio.settings import Settings
 from studio.weights import encoders, model_facts
@@ -39,6 +41,8 @@ class Prediction:
     end: GenerationEnd
     outputs: Outputs
     """What its method makes it give."""
+    neighbours: Sequence[Neighbour] = ()
+    """The most similar validation texts, if it gives vectors."""
 
 
 def get_scorer(db: Session, run: Run, runs: Path) -> ServedModel:
@@ -190,3 +194,42 @@ async def predict(settings: Settings, request: GenerationRequest, outputs: Outpu
     finally:
         await stream.close()
     return Prediction(answer, end, outputs)
+
+
+async def find_similar(
+    settings: Settings, among: SearchedTexts, row: Mapping[str, Any]
+) -> Prediction:
+    """Return the validation texts that are most similar to the text of a conversation.
+
+    Raises:
+        InvalidError: It has no tokens.
+        UnavailableError: There is no worker, no slot or no memory for a model.
+
+    """
+    text = read_text(row["messages"])
+    search = await asyncio.to_thread(neighbours.prepare, settings, among, text)
+    found, tokens = await neighbours.find(settings, search)
+    return Prediction("", GenerationEnd(reason="stop", tokens=tokens), "vector", found)
+
+
+async def compare(settings: Settings, run: Run, row: Mapping[str, Any]) -> Prediction:
+    """Return how well the last answer of a conversation matches what comes before it.
+
+    Raises:
+        InvalidError: One of them is missing.
+        UnavailableError: There is no worker, no slot or no memory for the model.
+
+    """
+    *before, last = row["messages"]
+    if not before or last["role"] != "assistant":
+        raise InvalidError(
+            "A query and a text are required.",
+            hint="The text is the last answer; the query is what comes before it.",
+        )
+    reranker = rerankers.for_result(run, RunDir(settings.runs / str(run.id)))
+    asked = (settings, reranker, f"run {run.id}", read_text(before), [str(last["content"])])
+    request = await asyncio.to_thread(rerankers.build_request, *asked)
+    found = await rerankers.score(settings, request)
+    scores = {"relevance": found.scores[0]}
+    end = GenerationEnd(reason="stop", tokens=found.tokens, scores=scores)
+    return Prediction("", end, "relevance")

@@ -8,6 +8,8 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from studio.db.tables import DatasetVersion, Run, Sample
+from studio.intake.row_formats.schema import make_turn
+from studio.intake.row_formats.tasks import reference_text
 from studio.intake.rows import validation_rows
 from studio.intake.rows.paging import NumberedRow
 from studio.methods import METHODS
@@ -50,12 +52,15 @@ def trains_on_text(db: Session, run: Run) -> bool:
 def list_prompts(db: Session, run: Run, datasets: Path) -> list[SuggestedPrompt]:
     """Return a few validation rows of a run as prompts, the same ones it sampled answers to."""
     version = versions.find_for_run(db, run)
-    rows = _validation_rows(run, version, datasets) if version else []
-    prompts = [prompt for row in rows if (prompt := _to_prompt(row.row))]
+    rows = read_held_out(run, version, datasets) if version else []
+    prompts = [prompt for row in rows if (prompt := to_prompt(row.row))]
     return (prompts or _sampled_prompts(db, run))[:COUNT]
 
 
-def _validation_rows(run: Run, version: DatasetVersion, datasets: Path) -> Sequence[NumberedRow]:
+def read_held_out(
+    run: Run, version: DatasetVersion, datasets: Path, limit: int = _ROWS_READ
+) -> Sequence[NumberedRow]:
+    """Return the first rows that a run held out for validation; none if they have been deleted."""
     try:
         if version.validation_rows:
             query = RowQuery(part="validation")
@@ -63,7 +68,7 @@ def _validation_rows(run: Run, version: DatasetVersion, datasets: Path) -> Seque
             return []  # Only rows rated good count, so the rows held out are not known here.
         else:
             query = RowQuery(numbers=_held_out_numbers(run, version.train_rows))
-        return versions.load_rows(datasets, version, query, limit=_ROWS_READ).rows
+        return versions.load_rows(datasets, version, query, limit=limit).rows
     except OSError:
         return []  # The rows have been deleted.
 
@@ -73,12 +78,14 @@ def _held_out_numbers(run: Run, count: int) -> frozenset[int]:
     return frozenset(index + 1 for index in validation_rows.validation_indices(count, share, seed))
 
 
-def _to_prompt(row: Mapping[str, Any]) -> SuggestedPrompt | None:
+def to_prompt(row: Mapping[str, Any]) -> SuggestedPrompt | None:
     """Return a row as a prompt; None if it cannot be typed into a chat."""
     if "text" in row:
         start, rest = validation_rows.split_text(row["text"])
         return _short_prompt([{"role": "user", "content": start}], rest)
     turns = [*row.get("messages", []), *row.get("chosen", [])]
+    if "item" in row:
+        turns.append(make_turn("assistant", reference_text(row["item"])))
     answers = [i for i, turn in enumerate(turns) if _is_trained_answer(turn)]
     if not answers or row.get("tools"):
         return None

@@ -11,6 +11,7 @@ from studio.db.benchmarks import Benchmark, ScoreSet
 from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from studio.evaluation.benchmarks import DEFAULT_ROWS, SUITES
+from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.protocols.benchmarks import BenchmarkJob, RowsSource, SuiteSource
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import RunDir
@@ -23,7 +24,7 @@ from studio.services.models.served_models import ServedModel
 from studio.services.runs import runs
 from studio.settings import Settings
 
-READABLE = ("conversation", "text")
+READABLE = ("conversation", "text", "task")
 """Kinds of rows that have something to compare answers with."""
 
 Refusal = tuple[str, str]
@@ -202,9 +203,9 @@ def _suite_source(request: BenchmarkRequest) -> _Source:
 def _dataset_source(db: Session, settings: Settings, request: BenchmarkRequest) -> _Source:
     version = versions.require(db, request.dataset)
     if version.kind not in READABLE:
+        kind = KIND_NAMES[version.kind]
         raise InvalidError(
-            f"The rows of {request.dataset} have no answers to compare with: they are "
-            f"{version.kind}.",
+            f"The rows of {request.dataset} have no answers to compare with: they are {kind}.",
             hint="Choose a dataset of conversations or texts.",
             param="dataset",
         )

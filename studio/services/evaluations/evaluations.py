@@ -14,6 +14,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.evaluation.rows import AnswerKind
+from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods import METHODS
 from studio.protocols.evaluation import EvaluationJob
 from studio.protocols.inference_service import GenerationRequest
@@ -30,7 +31,7 @@ from studio.settings import Settings
 DEFAULT_ROWS, MAX_ROWS = 64, 1000
 DEFAULT_NEW_TOKENS, MAX_NEW_TOKENS = 128, 2048
 
-_WRITABLE = ("conversation", "text", "preference", "judged")
+_WRITABLE = ("conversation", "text", "preference", "judged", "task")
 """Kinds of rows that a model which writes can answer."""
 
 RULES: Mapping[AnswerKind, str] = {
@@ -159,8 +160,16 @@ def find_share(db: Session, run_id: int) -> float | None:
 
 
 def answer_kind(run: Run) -> AnswerKind:
-    """Return what kind of answers a run's model gives."""
+    """Return what kind of answers a run's model gives.
+
+    Raises:
+        ConflictError: it gives none.
+
+    """
     outputs = run.recipe.outputs
+    if outputs == "vector" or outputs == "relevance":  # noqa: PLR1714 -- so that types narrow
+        message, hint = refusal(run)
+        raise ConflictError(message, hint=hint)
     return "text" if outputs == "rewrite" else outputs
 
 
@@ -187,6 +196,11 @@ def readable_kinds(run: Run) -> tuple[str, ...]:
 
 def refusal(run: Run) -> tuple[str, str]:
     """Return why a run cannot be evaluated, and what to do; empty if it can as far as known."""
+    if run.recipe.reads_pairs:
+        return (
+            "The model of this run searches or ranks texts: it gives no answers to compare.",
+            "The metrics of its validation say how well it finds what matches.",
+        )
     if run.deleted_at or run.status is not RunStatus.SUCCEEDED:
         return "This run has no model yet.", "It can be evaluated once it has succeeded."
     return "", ""
@@ -231,10 +245,10 @@ def _trained_on(spec: JobSpec) -> dict[str, object]:
 def _dataset_rows(db: Session, settings: Settings, run: Run, name: str, spec: JobSpec) -> _Rows:
     version = versions.require(db, name)
     kinds = readable_kinds(run)
-    listed = ", ".join(kinds)
+    kind, listed = KIND_NAMES[version.kind], ", ".join(KIND_NAMES[one] for one in kinds)
     if version.kind not in kinds:
         raise InvalidError(
-            f"The rows of {name} cannot be answered: they are {version.kind}.",
+            f"The rows of {name} cannot be answered: they are {kind}.",
             hint=f"Choose a dataset whose rows are one of these: {listed}.",
             param="dataset",
         )

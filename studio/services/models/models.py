@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import JSON, String, type_coerce
-from sqlmodel import Session, col, select, update
+from sqlmodel import Session, col, or_, select, update
 
 from studio.db.states import FINAL
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.methods import model_compatibility
+from studio.methods import AnyRecipe, model_compatibility
 from studio.network import hub_client
+from studio.recipe.base import TEACHER_PARAM
 from studio.services.models import remote_code_trust
 from studio.services.storage import atomic_dirs
 from studio.weights import encoders, model_files, model_metadata, safetensors_headers
@@ -71,6 +72,27 @@ def require(db: Session, name: str) -> str:
         hint=" ".join(hints),
         param="base_model",
     )
+
+
+def job_fields(db: Session, recipe: AnyRecipe) -> dict[str, str]:
+    """Return what a `JobSpec` says of a recipe's models: where each is, and what code may run.
+
+    Raises:
+        InvalidError: One of them does not exist, or needs code that was not allowed.
+
+    """
+    own = {"model": require(db, recipe.base_model), "code": _allowed_code(db, recipe.base_model)}
+    if recipe.teacher is None:
+        return own
+    name = recipe.teacher.name
+    try:
+        return {**own, "teacher": require(db, name), "teacher_code": _allowed_code(db, name)}
+    except InvalidError as error:
+        raise InvalidError(error.message, hint=error.hint, param=TEACHER_PARAM) from error
+
+
+def _allowed_code(db: Session, name: str) -> str:
+    return remote_code_trust.allowed_code_hash(find_by_name(db, name))
 
 
 def find_by_name(db: Session, name: str) -> Model | None:
@@ -199,7 +221,7 @@ def remove(db: Session, model_id: int, parent: Path) -> None:
             f"{model.name} cannot be removed from the list.",
             hint="You can only remove models you added. A run's model is deleted with the run.",
         )
-    if waiting := [run for run in list_runs(db, model) if run.status not in FINAL]:
+    if waiting := _unfinished_runs(db, model):
         raise ConflictError(
             f"Run {waiting[0].id} needs {model.name} and has not ended.",
             hint="Wait until it ends, or cancel it first.",
@@ -233,6 +255,14 @@ def list_runs(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
     base = type_coerce(col(Run.recipe), JSON)["base_model"].as_string()
     query = select(Run).where(base == model.name).order_by(col(Run.id).desc()).limit(limit)
     return db.exec(query).all()
+
+
+def _unfinished_runs(db: Session, model: Model) -> Sequence[Run]:
+    """Return the runs that still have to read a model: its students, too."""
+    recipe = type_coerce(col(Run.recipe), JSON)
+    names = (recipe["base_model"], recipe["distillation"]["teacher"])
+    needs = or_(*(name.as_string() == model.name for name in names))
+    return db.exec(select(Run).where(needs, col(Run.status).not_in(FINAL))).all()
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def read_job_spec(run: Run, folder: RunDir) -> JobSpec:
 
     """
     try:
-        return JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+        return JobSpec.read(folder)
     except FileNotFoundError as error:
         raise NotFoundError(
             f"The files of run {run.id} have been deleted.", hint="Run it again."

@@ -15,7 +15,8 @@ from sqlmodel import Session, col, select
 from studio.db.states import DatasetStatus, RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Metric, OpenAIFile, Run
 from studio.errors import InvalidError, NotFoundError
-from studio.methods import METRICS
+from studio.methods import METHODS, METRICS
+from studio.metrics import NEXT_TOKEN
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload
 
@@ -104,13 +105,15 @@ def status(db: Session, dataset: Dataset) -> tuple[str, str | None]:
 
 
 def results_csv(db: Session, run: Run) -> bytes:
-    """Return a run's losses and accuracies as CSV, one line per step."""
-    query = select(Metric).where(Metric.run_id == run.id, col(Metric.key).in_(_RESULT_COLUMNS))
+    """Return a run's losses, accuracies and rewards as CSV, one line per step."""
+    own = {spec.key for spec in (*NEXT_TOKEN.own, *METHODS[run.recipe.method].metrics.own)}
+    columns = {key: name for key, name in _RESULT_COLUMNS.items() if key in own}
+    query = select(Metric).where(Metric.run_id == run.id, col(Metric.key).in_(columns))
     steps: dict[int, dict[str, float | None]] = {}
     for metric in db.exec(query.order_by(col(Metric.step))):
-        steps.setdefault(metric.step, {})[_RESULT_COLUMNS[metric.key]] = metric.value
+        steps.setdefault(metric.step, {})[columns[metric.key]] = metric.value
     text = io.StringIO()
-    table = csv.DictWriter(text, ["step", *_RESULT_COLUMNS.values()], lineterminator="\n")
+    table = csv.DictWriter(text, ["step", *columns.values()], lineterminator="\n")
     table.writeheader()
     table.writerows({"step": step, **values} for step, values in steps.items())
     return text.getvalue().encode()

@@ -37,6 +37,15 @@ _EVENT_ID = re.compile(r"ftevent-\d{1,18}-([hs])(\d{1,18})")
 _LEVELS: dict[str, Literal["warn", "error"]] = {"failed": "error", "alarm": "warn"}
 
 
+_LABELS = {
+    "train_mean_reward": "training reward",
+    "valid_mean_reward": "validation reward",
+    "train_loss": "training loss",
+    "valid_loss": "validation loss",
+}
+"""What the message of an event calls the metrics it names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEvent:
     """An event of a job."""
@@ -142,8 +151,7 @@ def _event_from_run(run: Run, run_event: RunEvent) -> JobEvent:
 
 def _event_from_metrics(run: Run, step: int, rows: Sequence[Metric]) -> JobEvent:
     values = _metric_values(rows)
-    labels = {"train_loss": "training loss", "valid_loss": "validation loss"}
-    losses = [f"{word}={values[name]:.4f}" for name, word in labels.items() if name in values]
+    losses = [f"{word}={values[name]:.4f}" for name, word in _LABELS.items() if name in values]
     total_text = f"/{run.total_steps}" if run.total_steps else ""
     return JobEvent(
         id=f"ftevent-{run.id}-s{step}",

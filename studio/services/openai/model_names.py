@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqlmodel import Session, col, select
 
@@ -17,8 +18,17 @@ from studio.db.states import RunStatus
 from studio.db.tables import OpenAIJob, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.protocols.run_dir import RunDir
+from studio.recipe.base import Outputs
 from studio.services.accounts import owners
-from studio.services.models import models, remote_code_trust, served_models
+from studio.services.models import (
+    embedders,
+    models,
+    remote_code_trust,
+    rerankers,
+    served_models,
+)
+from studio.services.models.embedders import Embedder
+from studio.services.models.rerankers import Reranker
 from studio.services.models.served_models import ServedModel
 from studio.services.runs import artifacts, bulk_actions, continuation
 
@@ -26,6 +36,19 @@ ORGANISATION = "local"
 """Takes the place of OpenAI's organisation."""
 
 _TUNED = re.compile(r"(?P<model>ft:.*:(?P<run>\d{1,18}))(?::ckpt-step-(?P<step>\d{1,12}))?")
+
+
+_TUNED_RUNS = (
+    select(Run, OpenAIJob.suffix)
+    .outerjoin(OpenAIJob, col(OpenAIJob.run_id) == col(Run.id))
+    .where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
+    .order_by(col(Run.id).desc())
+)
+"""The runs that have a model, newest first, each with the suffix of its name."""
+_SERVED: tuple[Outputs, ...] = ("text", "vector", "relevance")
+"""What the models give that have a route."""
+_NAMED = 5
+"""Models that an error names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +75,8 @@ def tuned_model_name(run: Run, suffix: str, step: int | None = None) -> str:
 
 def list_models(db: Session) -> Iterator[ModelInfo]:
     """Yield all models: fine-tuned ones first, each group newest first."""
-    tuned = (
-        select(Run, OpenAIJob.suffix)
-        .outerjoin(OpenAIJob, col(OpenAIJob.run_id) == col(Run.id))
-        .where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
-    )
-    for run, suffix in db.exec(tuned.order_by(col(Run.id).desc())):
-        if run.recipe.outputs == "text":
+    for run, suffix in db.exec(_TUNED_RUNS):
+        if run.recipe.outputs in _SERVED:
             yield _tuned_info(run, suffix or "")
     for model in models.newest(db):
         if model.kind != "run":
@@ -104,6 +122,13 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
             hint=f"Use POST /api/v1/runs/{run.id}/predict.",
             param="model",
         )
+    if run.recipe.reads_pairs:
+        route = "embeddings" if run.recipe.vectors else "rerank"
+        raise InvalidError(
+            f"{name} searches or ranks texts, and writes none.",
+            hint=f"Use POST /v1/{route}.",
+            param="model",
+        )
     if run.recipe.outputs != "text":
         raise InvalidError(
             f"{name} reads text and writes none.", hint="Choose another model.", param="model"
@@ -112,6 +137,66 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
         raise _not_found_error(name)
     weights = "" if tuned.step is None else str(_checkpoint_dir(runs, tuned, tuned.step))
     return served_models.for_result(run, folder, weights)
+
+
+def resolve_embedder(db: Session, runs: Path, name: str) -> Embedder:
+    """Return a model that gives vectors.
+
+    Raises:
+        InvalidError: It gives none.
+        NotFoundError: There is none with that name, or its files are gone.
+
+    """
+    return embedders.for_result(*_resolve_result(db, runs, name, "vector"))
+
+
+def resolve_reranker(db: Session, runs: Path, name: str) -> Reranker:
+    """Return a model that says how well texts match a query.
+
+    Raises:
+        InvalidError: It does not.
+        NotFoundError: There is none with that name, or its files are gone.
+
+    """
+    return rerankers.for_result(*_resolve_result(db, runs, name, "relevance"))
+
+
+def _resolve_result(
+    db: Session, runs: Path, name: str, outputs: Literal["vector", "relevance"]
+) -> tuple[Run, RunDir, str]:
+    """Return the run of a model that gives something, its folder, and that of a checkpoint."""
+    tuned = _parse_tuned_name(db, name)
+    if tuned is None:
+        get(db, runs, name)
+    if tuned is None or tuned.run.recipe.outputs != outputs:
+        problem, method = _GIVES[outputs]
+        known = list(_list_giving(db, outputs))
+        raise InvalidError(
+            f"{name[:200]} {problem}.",
+            hint=f"These models do: {', '.join(known)}."
+            if known
+            else f"Train one with the method {method}.",
+            param="model",
+        )
+    folder = RunDir(runs / str(tuned.run.id))
+    if not folder.artifacts.is_dir():
+        raise _not_found_error(name)
+    weights = "" if tuned.step is None else str(_checkpoint_dir(runs, tuned, tuned.step))
+    return tuned.run, folder, weights
+
+
+_GIVES = {
+    "vector": ("gives no vectors", "Embeddings"),
+    "relevance": ("does not rank texts", "Reranking"),
+}
+"""What is missing in models that do not give it, and the method that trains those that do."""
+
+
+def _list_giving(db: Session, outputs: Outputs) -> Iterator[str]:
+    """Yield the names of the newest models that give something."""
+    fitting = (run for run, _suffix in db.exec(_TUNED_RUNS) if run.recipe.outputs == outputs)
+    for run in islice(fitting, _NAMED):
+        yield tuned_model_name(run, job_suffix(db, run))
 
 
 def start_values(db: Session, name: str) -> dict[str, Any]:

@@ -71,7 +71,13 @@ def test_answer_is_scored_as_in_training(
     with inference_services.run_inference_service(settings, lambda _: SCORED) as service:
         answer = predict(client)
 
-    scores = {"scores": {"score": 1.25}, "labels": [], "steps": [], "entities": []}
+    scores = {
+        "scores": {"score": 1.25},
+        "labels": [],
+        "steps": [],
+        "entities": [],
+        "neighbours": [],
+    }
     expected = scores | {"answer": "", "tokens": 20, "computed_in": "float32"}
     assert (answer.status_code, answer.json()) == (200, expected)
     (request,) = service.requests
