@@ -1,0 +1,1 @@
+"""Pages on which graders are built and tried."""
