@@ -36,12 +36,13 @@ export default function start(page) {
 
 function mark(form) {
   for (const knob of form.querySelectorAll("[data-base]")) {
-    knob.classList.toggle("changed", !same(valueOf(knob), knob.dataset.base));
+    const isSame = knob.querySelector("textarea") ? sameJson : same;
+    knob.classList.toggle("changed", !isSame(valueOf(knob), knob.dataset.base));
   }
 }
 
 function valueOf(knob) {
-  const control = knob.querySelector("input:not([type=hidden]), select");
+  const control = knob.querySelector("input:not([type=hidden]), select, textarea");
   if (control.type === "checkbox") return String(control.checked);
   return control.type === "radio" ? knob.querySelector("[type=radio]:checked")?.value : control.value;
 }
@@ -50,6 +51,17 @@ function valueOf(knob) {
 function same(one = "", other = "") {
   const [a, b] = [one.trim(), other.trim()];
   return a === b || (a !== "" && b !== "" && Number(a) === Number(b));
+}
+
+/** Whether two texts hold the same JSON, or are equal. */
+function sameJson(one, other) {
+  const sorted = (_key, value) =>
+    value && typeof value === "object" && !Array.isArray(value) ? Object.fromEntries(Object.entries(value).sort()) : value;
+  try {
+    return JSON.stringify(JSON.parse(one), sorted) === JSON.stringify(JSON.parse(other), sorted);
+  } catch {
+    return one.trim() === other.trim();
+  }
 }
 
 /** Show the settings whose label, name, help or section contains all words. */

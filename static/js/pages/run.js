@@ -40,8 +40,10 @@ function again(root, tab) {
   if (tab.run) fill(root, tab.run);
   tab.tiles.draw();
   // A morph keeps where a slider was moved to; one at its end follows to newer answers.
-  const slider = root.querySelector("#answers-at[data-newest]");
-  if (slider) slider.value = slider.max;
+  for (const slider of root.querySelectorAll(".scrub [type=range]")) {
+    if (slider.matches("[data-newest]")) slider.value = slider.max;
+    else if (slider !== document.activeElement) slider.value = slider.defaultValue;
+  }
 }
 
 /** Draw the charts of this tab, if it has any. Return the metric id to continue from. */
@@ -109,6 +111,7 @@ function listen(root, tab, last) {
         for (const row of rows) charts.forEach((chart) => chart.push(row.step, row.values));
         reveal(charts);
         tiles.push(rows);
+        announce("run-metrics");
         if (rows.some((row) => "grad_norm" in row.values)) announce("run-numerics");
       },
       log: ({ lines }) => log?.add(lines),

@@ -10,7 +10,7 @@ from studio.db.tables import Run
 from studio.methods import METRICS
 from studio.protocols.run_dir import RunDir
 from studio.services.precision import magnitudes
-from studio.services.runs import fixes, nonfinite_steps, runs
+from studio.services.runs import fixes, nonfinite_steps, rollouts, runs
 from studio.web.http.deps import DB, Config
 from studio.web.i18n import formatting
 from studio.web.rendering.render import block, page
@@ -67,16 +67,19 @@ def show_nonfinite_step(
 
 def _health_context(db: DB, run: Run, config: Config) -> dict[str, Any]:
     """Return the context of the numerics section. A failed run shows its fixes with the failure."""
-    alarms = runs.list_alarms(db, run.id or 0)
+    alarms, folder = runs.list_alarms(db, run.id or 0), RunDir(config.runs / str(run.id))
     fix_lists = (fixes.list_fixes(db, item.data["code"], run.recipe) for item in alarms)
     all_fixes = (
-        {} if run.error_code else {item.title: item for group in fix_lists for item in group}
+        {}
+        if run.error_code
+        else {item.title: item for group in fix_lists for item in group if not item.swap}
     )
     return {
         "signals": list_signals(run),
         "alarms": alarms,
+        "about_answers": rollouts.ALARMS if rollouts.count_bytes(folder) else (),
         "fixes": list(all_fixes.values()),
-        "measured": magnitudes.read_magnitudes(RunDir(config.runs / str(run.id)).events),
+        "measured": magnitudes.read_magnitudes(folder.events),
         "ranges": magnitudes.format_ranges(),
         "update_ranges": magnitudes.update_ranges(),
     }

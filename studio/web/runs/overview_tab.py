@@ -25,7 +25,7 @@ from studio.services.results import (
     run_verdict,
 )
 from studio.services.results.improvements import Improvement
-from studio.services.runs import attempts, failure_report, runs
+from studio.services.runs import attempts, failure_report, rollouts, runs
 from studio.services.samples.sample_diff import AnswerScore
 from studio.web.compare import sample_table
 from studio.web.compare.sample_table import Cell
@@ -166,5 +166,6 @@ def _failure_context(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
         "swaps": {
             fix.swap: [other for other in all_fixes if other.swap == fix.swap] for fix in all_fixes
         },
+        "about_answers": rollouts.ALARMS if rollouts.count_bytes(folder) else (),
         "report": failure_report.render_markdown(run, report, lines),
     }

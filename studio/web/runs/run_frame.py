@@ -1,5 +1,6 @@
 """What all tabs of a run share: heading, actions, and where a live page continues."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from studio.services import recent_ends
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.queue import queue
-from studio.services.runs import continuation, runs
+from studio.services.runs import continuation, rollouts, runs
 from studio.services.workers import workers
 from studio.web.forms import choices
 from studio.web.rendering.render import page
@@ -33,14 +34,18 @@ TABS = (
     Tab("overview", "Overview", ""),
     Tab("charts", "Charts", "/charts"),
     Tab("answers", "Answers", "/answers"),
+    Tab("rollouts", "Scored answers", "/rollouts"),
     Tab("evaluation", "Evaluation", "/evaluation"),
     Tab("numerics", "Numerics", "/numerics"),
     Tab("files", "Files", "/files"),
     Tab("details", "Details", "/details"),
 )
 
-_WRITTEN = ("answers",)
-"""Tabs of what a model writes."""
+_IS_SHOWN: Mapping[str, Callable[[Run], bool]] = {
+    "answers": lambda run: run.recipe.writes_text,
+    "rollouts": rollouts.keeps_rollouts,
+}
+"""Tabs that only some runs have."""
 
 
 def tab_page(
@@ -59,7 +64,7 @@ def tab_page(
         f"runs/{tab}.html",
         run=run,
         tab=tab,
-        tabs=[one for one in TABS if run.recipe.writes_text or one.name not in _WRITTEN],
+        tabs=[one for one in TABS if one.name not in _IS_SHOWN or _IS_SHOWN[one.name](run)],
         made=run_progress.measure(run),
         position=queue.position(db, run),
         precisions=choices.precision_options(workers.training_hardware(db)),

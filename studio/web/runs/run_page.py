@@ -12,6 +12,7 @@ from studio.web.runs import (
     judgements_page,
     numerics_tab,
     overview_tab,
+    rollouts_tab,
     row_feedback,
     run_actions,
 )
@@ -20,6 +21,7 @@ _PARTS = (
     overview_tab,
     charts_tab,
     answers_tab,
+    rollouts_tab,
     evaluation_tab,
     benchmarks_section,
     judgements_page,

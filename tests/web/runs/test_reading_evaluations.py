@@ -191,4 +191,6 @@ def test_dataset_of_other_rows_is_refused_in_words(
 
     assert answer.status_code == 422
     assert "The rows of starter cannot be answered" in answer.json()["error"]["message"]
-    assert answer.json()["error"]["hint"] == "Choose a dataset whose rows are one of these: tokens."
+    assert answer.json()["error"]["hint"] == (
+        "Choose a dataset whose rows are one of these: texts with tagged words."
+    )

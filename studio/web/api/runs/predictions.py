@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.protocols.inference_service import GenerationRequest
-from studio.recipe.base import Outputs
+from studio.db.tables import Run
 from studio.schemas.field_docs import FieldDocs
-from studio.services.chat import predictions
+from studio.services.chat import neighbours, predictions
+from studio.services.chat.neighbours import SearchedTexts
 from studio.services.chat.predictions import Prediction
+from studio.services.models.served_models import ServedModel
 from studio.services.runs import runs
 from studio.web.api import conventions as api
 
@@ -36,8 +37,8 @@ class PredictionIn(FieldDocs, BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     messages: Annotated[list[Turn], Len(1, 1000)]
-    """A conversation; a reward model scores its last answer, and a process reward model each of its
-    lines; others need none."""
+    """A conversation; a reward model scores its last answer, a process reward model each of its
+    lines, and a reranker how well it matches what comes before; others need none."""
 
 
 class EntityOut(api.Out):
@@ -54,10 +55,20 @@ class EntityOut(api.Out):
     text: str
 
 
+class NeighbourOut(api.Out):
+    """A validation text that is similar to the text."""
+
+    text: str
+    similarity: float
+    """The cosine of their vectors."""
+    before: float | None
+    """That of their vectors by the base model; null if that has been deleted."""
+
+
 class PredictionOut(api.Out):
     scores: dict[str, float]
     """What the model gives: the probability of each label, each number in the units of the data, or
-    the one `score` of a reward model; empty if it writes."""
+    the one `score` of a reward model, or the `relevance` of a reranker; empty if it writes."""
     labels: list[str]
     """The labels that a classifier gives: the most probable one, or, if texts may have several, all
     above its threshold."""
@@ -67,6 +78,8 @@ class PredictionOut(api.Out):
     entities: list[EntityOut]
     """The entities that the model finds in the text. Words beyond the maximum length are not read,
     and belong to none."""
+    neighbours: list[NeighbourOut]
+    """For a model that gives vectors: the most similar texts of the first 200 validation rows."""
     answer: str
     """What the model writes, if it was trained to rewrite texts."""
     tokens: int
@@ -87,6 +100,7 @@ async def predict(request: Request, run_id: api.Id, asked: PredictionIn) -> Pred
         labels=found.end.labels,
         steps=found.end.steps,
         entities=list_entities(asked, found),
+        neighbours=[NeighbourOut(**asdict(one)) for one in found.neighbours],
         answer=found.answer,
         tokens=found.end.tokens,
         computed_in=found.end.computed_in,
@@ -105,12 +119,18 @@ def list_entities(asked: PredictionIn, found: Prediction) -> list[EntityOut]:
 async def ask(request: Request, run_id: int, asked: PredictionIn) -> Prediction:
     """Return what the model of a run makes of a conversation."""
     settings = request.app.state.settings
+    row: dict[str, Any] = asked.model_dump()
 
-    def build() -> tuple[GenerationRequest, Outputs]:
+    def load() -> tuple[Run, ServedModel, SearchedTexts | None]:
         with read_session(request.app.state.engine) as db:
             run = runs.get(db, run_id)
             model = predictions.get_scorer(db, run, settings.runs)
-        row: dict[str, Any] = asked.model_dump()
-        return predictions.build_request(settings, model, run, row), run.recipe.outputs
+            return run, model, neighbours.load(db, settings, run) if run.recipe.vectors else None
 
-    return await predictions.predict(settings, *await run_in_threadpool(build))
+    run, model, texts = await run_in_threadpool(load)
+    if texts is not None:
+        return await predictions.find_similar(settings, texts, row)
+    if run.recipe.outputs == "relevance":
+        return await predictions.compare(settings, run, row)
+    reading = await run_in_threadpool(predictions.build_request, settings, model, run, row)
+    return await predictions.predict(settings, reading, run.recipe.outputs)
