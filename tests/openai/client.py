@@ -1,72 +1,22 @@
 """What OpenAI's own client is asked of a studio: run as a program, with whichever client there is.
 
-    STUDIO_URL=… [STUDIO_MODEL=ft:…] python tests/openai/client.py
+    STUDIO_URL=… [STUDIO_MODEL=ft:…] python -m tests.openai.client
 
 It prints one line of JSON for each check: its name, and what went wrong or nothing. The examples
 are those of OpenAI's guide to fine-tuning. Where a tuned model is named none is made.
 """
 
-import io
 import json
-import os
 import sys
-import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import openai
-from openai import OpenAI
 
-ROWS = [
-    {
-        "messages": [
-            {"role": "system", "content": "Marv is a factual chatbot that is also sarcastic."},
-            {"role": "user", "content": f"What's the capital of land {number}?"},
-            {"role": "assistant", "content": f"Town {number}, as if everyone doesn't know."},
-        ]
-    }
-    for number in range(16)
-]
-TINY: dict[str, Any] = {
-    "precision": "fp32",
-    "optimisation": {"max_steps": 3},
-    "checkpoints": {"save_steps": 2},
-    "data": {"max_length": 64},
-    "evaluation": {"eval_steps": 2},
-    "samples": {"prompts": 1, "max_new_tokens": 4},
-}
-"""A recipe that takes seconds."""
-QUESTION: list[Any] = [{"role": "user", "content": "What is two plus two?"}]
-WAIT_SECONDS = 120
+from tests.openai.connection import QUESTION, ROWS, TINY, client, known, lines, refused, until
+from tests.openai.reinforcement import check_a_model_learns_from_scores
 
-client: Any = OpenAI(base_url=f"{os.environ['STUDIO_URL']}/v1", api_key="sk-local", max_retries=2)
-known: dict[str, Any] = {"model": os.environ.get("STUDIO_MODEL", "")}
-"""What one check leaves to those after it."""
-
-
-def lines(rows: list[dict[str, Any]]) -> io.BytesIO:
-    return io.BytesIO("".join(json.dumps(row) + "\n" for row in rows).encode())
-
-
-def until(status: str, job: str) -> Any:  # noqa: ANN401 -- a client's own shape
-    """Ask for a job until it has a status, as scripts do."""
-    end = time.monotonic() + WAIT_SECONDS
-    while True:
-        told = client.fine_tuning.jobs.retrieve(job)
-        if told.status == status:
-            return told
-        assert told.status != "failed", told
-        assert time.monotonic() < end, told
-        time.sleep(0.1)  # as scripts do: there is nothing else to wait for
-
-
-def refused(kind: type[openai.APIStatusError], work: Callable[[], object]) -> Any:  # noqa: ANN401 -- a client's own shape
-    try:
-        work()
-    except kind as error:
-        return error
-    raise AssertionError
+__all__ = ["check_a_model_learns_from_scores"]
 
 
 def check_files_are_brought_and_read_back() -> None:
@@ -433,7 +383,7 @@ def check_an_answer_is_graded() -> None:
 
 def check_what_there_is_not_is_refused() -> None:
     jobs = client.fine_tuning.jobs
-    reinforcement: Any = {"type": "reinforcement", "reinforcement": {}}
+    distillation: Any = {"type": "distillation"}
     wandb: Any = [{"type": "wandb", "wandb": {"project": "p"}}]
     file = known["training"]
     told = [
@@ -442,7 +392,7 @@ def check_what_there_is_not_is_refused() -> None:
             (openai.BadRequestError, lambda: jobs.create(model="starter", training_file="file-0")),
             (
                 openai.BadRequestError,
-                lambda: jobs.create(model="starter", training_file=file, method=reinforcement),
+                lambda: jobs.create(model="starter", training_file=file, method=distillation),
             ),
             (
                 openai.BadRequestError,

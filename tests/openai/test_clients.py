@@ -20,8 +20,12 @@ from tests.support.live_studio import ROOT, Studio, stop_everything
 pytestmark = pytest.mark.slow
 
 OLDEST = "1.109.1"
-CLIENT = ROOT / "tests" / "openai" / "client.py"
-CHECKS = re.findall(r"^def (check_\w+)", CLIENT.read_text(encoding="utf-8"), re.MULTILINE)
+MODULES = (ROOT / "tests" / "openai" / f"{name}.py" for name in ("client", "reinforcement"))
+CHECKS = [
+    check
+    for module in MODULES
+    for check in re.findall(r"^def (check_\w+)", module.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 
 @dataclass(slots=True)
@@ -39,9 +43,17 @@ class Clients:
         return self.found[which].get(check, "It was not run.")
 
     def _ask(self, which: str) -> dict[str, str]:
+        done = self.run("client", which)
+        told = [json.loads(line) for line in done.splitlines()]
+        self.model = told[-1]["model"]
+        return {one["check"]: one["problem"] for one in told}
+
+    def run(self, module: str, which: str) -> str:
+        """Run a module of this folder with a client, and return what it prints."""
         packages = {"PYTHONPATH": str(oldest())} if which == "oldest" else {}
         done = subprocess.run(
-            [sys.executable, str(CLIENT)],
+            [sys.executable, "-m", f"tests.openai.{module}"],
+            cwd=ROOT,
             env=os.environ
             | {"STUDIO_URL": self.studio.url, "STUDIO_MODEL": self.model, "NO_PROXY": "127.0.0.1"}
             | packages,
@@ -50,9 +62,7 @@ class Clients:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        self.model = told[-1]["model"]
-        return {one["check"]: one["problem"] for one in told}
+        return done.stdout
 
 
 def oldest() -> Path:
@@ -104,3 +114,8 @@ def test_readme_script_works(clients: Clients, tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", ["newest", "oldest"])
 def test_openai_client_checks_pass(clients: Clients, which: str, check: str) -> None:
     assert clients.problem(which, check) == ""
+
+
+@pytest.mark.parametrize("which", ["newest", "oldest"])
+def test_clients_read_vectors(clients: Clients, which: str) -> None:
+    assert clients.run("vectors", which) == ""

@@ -56,6 +56,35 @@ def test_excluded_rows_are_reported(client: TestClient) -> None:
     assert "(row 41)" in told["status_details"]
 
 
+def test_reinforcement_file_is_read_as_tasks(client: TestClient) -> None:
+    """OpenAI's lines: turns that end with the user's, and whatever graders read."""
+    rows = [
+        {
+            "messages": [
+                {"role": "developer", "content": "Answer with a number."},
+                {"role": "user", "content": f"What is {n} plus {n}?"},
+            ],
+            "question": f"{n} + {n}",
+            "answer": str(2 * n),
+            "near": [2 * n - 0.5, 2 * n + 0.5],
+            "messages_before": None,
+        }
+        for n in range(30)
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    told = bring(client, content)
+    number = told["id"].removeprefix("file-")
+    row = client.get(f"/api/v1/datasets/{number}/rows?limit=4").json()["data"][3]
+
+    assert (told["status"], told["status_details"]) == ("processed", None)
+    assert client.get(f"/api/v1/datasets/{number}").json()["kind"] == "task"
+    assert [turn["role"] for turn in row["messages"]] == ["system", "user"]
+    assert row["item"] == {name: value for name, value in rows[3].items() if name != "messages"}
+    assert client.get(f"/v1/files/{told['id']}/content").content == content
+    refused = ask(client, training_file=told["id"]).json()["error"]
+    assert "cannot train on tasks without answers" in refused["message"]
+
+
 @pytest.mark.parametrize(
     ("sent", "param"),
     [({"purpose": "batch"}, "purpose"), ({}, "purpose")],

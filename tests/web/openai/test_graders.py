@@ -120,7 +120,7 @@ def test_error_is_no_score_and_says_why(client: TestClient) -> None:
     assert graded["reward"] is None
     assert graded["metadata"]["errors"]["invalid_variable_error"] is True
     assert graded["metadata"]["x_studio"]["messages"] == [
-        "item.reply does not exist: item has answer, question."
+        "item.reply does not exist: item has only these keys: answer, question."
     ]
 
 

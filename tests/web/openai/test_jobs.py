@@ -226,7 +226,7 @@ def test_x_studio_names_a_method_that_openai_lacks(client: TestClient) -> None:
         ),
         ({"method": {"type": "dpo", "supervised": {}}}, (400, "invalid", "method.supervised")),
         ({"method": {"dpo": {}}}, (400, "invalid", "method.dpo")),
-        ({"method": {"type": "reinforcement"}}, (400, "unsupported_method", "method.type")),
+        ({"method": {"type": "distillation"}}, (400, "unsupported_method", "method.type")),
         ({"training_file": "file-99"}, (400, "invalid_training_file", "training_file")),
         ({"validation_file": "nope"}, (400, "invalid_validation_file", "validation_file")),
         ({"model": "gpt-4o-mini"}, (400, "model_not_found", "model")),

@@ -1,5 +1,13 @@
-"""The OpenAI-compatible API under /v1: files, fine-tuning jobs, graders, models and completions."""
+"""The OpenAI-compatible API under /v1: files, jobs, graders, models, completions, embeddings."""
 
-from studio.web.api.openai import chat, files, graders, jobs, models
+from studio.web.api.openai import chat, embeddings, files, graders, jobs, models, rerank
 
-ROUTERS = (files.router, jobs.router, graders.router, models.router, chat.router)
+ROUTERS = (
+    files.router,
+    jobs.router,
+    graders.router,
+    models.router,
+    chat.router,
+    embeddings.router,
+    rerank.router,
+)

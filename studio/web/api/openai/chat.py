@@ -53,7 +53,7 @@ async def answer(request: Request, sent: ChatCompletionRequest) -> dict[str, Any
 
     """
     pieces, builder, choices = await _start(request, sent.to_request(), is_chat=True)
-    await _until_disconnect(request, _read_all(pieces))
+    await until_disconnect(request, _read_all(pieces))
     return builder.full_response(choices)
 
 
@@ -62,7 +62,7 @@ async def _respond(request: Request, options: GenerationOptions, *, is_chat: boo
     if options.is_streamed:
         events = _stream_events(pieces, builder, choices, wants_usage=options.wants_usage)
         return StreamingResponse(events, media_type="text/event-stream")
-    await _until_disconnect(request, _read_all(pieces))
+    await until_disconnect(request, _read_all(pieces))
     return JSONResponse(builder.full_response(choices))
 
 
@@ -82,7 +82,7 @@ async def _start(
     choices = [Choice(index, options.prefix, scored, is_score) for index in range(options.count)]
     requests = [asked.model_copy(update={"seed": seed}) for seed in options.seeds]
     answers = Answers(request.app.state.settings, requests)
-    await _until_disconnect(request, answers.start())
+    await until_disconnect(request, answers.start())
     return _add_pieces(answers, choices), builder, choices
 
 
@@ -153,7 +153,7 @@ def _format_event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-async def _until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Await `work`, and cancel it if the client disconnects."""
     task, disconnect = (
         asyncio.ensure_future(work),

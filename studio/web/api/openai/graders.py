@@ -3,25 +3,16 @@
 from typing import Annotated, Any
 
 from annotated_types import Len
-from anyio import from_thread
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.errors import InvalidError, NotFoundError
 from studio.graders.grades import Grade, GraderErrors
 from studio.graders.grading import Grading
-from studio.graders.model_questions import ModelQuestion, ModelReply
-from studio.graders.schema import Grader, LabelModelGrader, ScoreModelGrader, single_graders
+from studio.graders.schema import Grader
 from studio.graders.templates import Sample
-from studio.services.openai import model_names
-from studio.web.api.openai import chat
-from studio.web.api.openai.chat_bodies import (
-    ChatCompletionRequest,
-    JsonSchema,
-    ResponseFormat,
-    Turn,
-)
+from studio.services.graders import judges
+from studio.web.api.openai import grader_models
 from studio.web.api.openai.schemas import Body, Out, check_fields
 
 router = APIRouter(prefix="/v1/fine_tuning/alpha/graders", tags=["openai"])
@@ -95,19 +86,13 @@ def _check(request: Request, grader: Grader) -> None:
     """Check what only this studio knows of a grader.
 
     Raises:
-        InvalidError: A program cannot be loaded, or a model writes no answers.
+        InvalidError: A program cannot be loaded, or a model cannot judge.
         NotFoundError: There is no model of that name.
 
     """
     settings = request.app.state.settings
     with read_session(request.app.state.engine) as db:
-        for path, one in single_graders(grader):
-            if isinstance(one, ScoreModelGrader | LabelModelGrader):
-                try:
-                    model_names.resolve_served_model(db, settings.runs, one.model)
-                except (InvalidError, NotFoundError) as error:
-                    error.param = f"{path}.model"
-                    raise
+        judges.check_models(db, settings, grader)
     with Grading(grader, settings.python_graders) as grading:
         grading.load_programs()
 
@@ -116,35 +101,10 @@ def _grade(request: Request, sent: GraderRunBody) -> GradeOut:
     settings = request.app.state.settings
     item = {} if sent.item is None else sent.item
 
-    def ask(question: ModelQuestion) -> ModelReply:
-        return from_thread.run(_ask, request, question)
-
+    ask = grader_models.ask_for(request, sent.grader)
     with Grading(sent.grader, settings.python_graders, ask_model=ask) as grading:
         grade = grading.grade(Sample(sent.model_sample), item)
         return _grade_out(grade, grading.seals)
-
-
-async def _ask(request: Request, question: ModelQuestion) -> ModelReply:
-    """Ask a model of the studio, and hold its reply to the JSON that graders read."""
-    reply_format = JsonSchema(name="result", schema=dict(question.reply_schema))
-    sampling = question.sampling
-    response = await chat.answer(
-        request,
-        ChatCompletionRequest(
-            model=question.model,
-            messages=[Turn.model_validate(message) for message in question.messages],
-            max_completion_tokens=question.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            response_format=ResponseFormat(type="json_schema", json_schema=reply_format),
-        ),
-    )
-    return ModelReply(
-        text=response["choices"][0]["message"]["content"] or "",
-        model=question.model,
-        tokens=response["usage"]["total_tokens"],
-    )
 
 
 def _grade_out(grade: Grade, seals: list[str]) -> GradeOut:

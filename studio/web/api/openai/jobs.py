@@ -30,6 +30,7 @@ from studio.web.api.openai.job_methods import (
     get_hyperparameters,
     get_method,
     method_out,
+    own_settings,
     resolved_hyperparameters,
 )
 from studio.web.api.openai.schemas import (
@@ -363,15 +364,9 @@ def _job_request(new: NewJob) -> JobRequest:
     check_fields(new, (), _NEUTRAL_VALUES)
     chosen = get_hyperparameters(new.method, new.hyperparameters)
     changes: dict[str, Any] = new.x_studio or {}
-    method = get_method(new.method)
-    own = {
-        place: value
-        for name, place in method.openai_hyperparameters.items()
-        if (value := getattr(chosen, name, "auto")) != "auto"
-    }
     return JobRequest(
         model=new.model,
-        method=method.name,
+        method=get_method(new.method).name,
         training_file=new.training_file,
         validation_file=new.validation_file,
         suffix=new.suffix or "",
@@ -381,7 +376,7 @@ def _job_request(new: NewJob) -> JobRequest:
         learning_rate_multiplier=None
         if chosen.learning_rate_multiplier == "auto"
         else chosen.learning_rate_multiplier,
-        own=nest(own.items()),
+        own=nest(own_settings(new.method, chosen).items()),
         changes=changes,
         pairs=new.metadata or {},
     )
