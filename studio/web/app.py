@@ -17,7 +17,7 @@ from studio.services.runs.start_checks import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
 from studio.web.accounts import accounts_page
-from studio.web.api import accounts, compare, feedback, openai
+from studio.web.api import accounts, compare, feedback, graders, openai
 from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
@@ -28,6 +28,7 @@ from studio.web.api.runs import (
     judgements,
     plan,
     predictions,
+    rollouts,
     run_results,
     runs,
 )
@@ -37,8 +38,14 @@ from studio.web.auth.route_table import RouteTable
 from studio.web.chat import answer_stream, chat_page, token_scores, try_it
 from studio.web.compare import compare_page
 from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
-from studio.web.experiments import experiment_page, new_experiment_page, quick_start_page
+from studio.web.experiments import (
+    experiment_page,
+    graded_experiment_page,
+    new_experiment_page,
+    quick_start_page,
+)
 from studio.web.feedback import feedback_page
+from studio.web.graders import grader_page
 from studio.web.hardware import hardware_page
 from studio.web.help import help_page, style_page
 from studio.web.http import errors
@@ -76,6 +83,8 @@ PAGES = tuple(
         token_scores,
         try_it,
         playground_page,
+        grader_page,
+        graded_experiment_page,
         export_page,
         compare_page,
         report_page,
@@ -118,9 +127,11 @@ API = (
     evaluations.router,
     judgements.router,
     predictions.router,
+    rollouts.router,
     system.tasks_router,
     datasets.uploads_router,
     feedback.router,
+    graders.router,
     compare.router,
     compare.saved_router,
     experiments.studies_router,

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from studio import starter
-from studio.methods import METHODS
+from studio.methods import METHODS, METRICS
+from studio.metrics import MetricSpec
 from studio.protocols.events import Finished
 from studio.protocols.run_dir import RunDir
 from studio.starter.samples import SampleName
 from tests.bench.measurement import Measurement
 from tests.support import sample_rows
-from tests.training import tiny
+from tests.training import starter_pairs, tiny
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 SEEDS = (1, 2, 3)
@@ -30,13 +32,26 @@ class Lesson:
     """What a method is to learn."""
 
     method: str
-    sample: SampleName
+    sample: SampleName | Literal["pairs"]
+    """A sample, or the starter's questions with their answers."""
     least: float
-    """What its objective is to reach on validation rows."""
+    """What its objective, or its metric, is to reach on validation rows."""
     adapter_rate: float
     full_rate: float
     steps: int = 150
     """By default about a third of what fits into a minute on two cores."""
+    batch: int = 16
+    metric: str = ""
+    """What is measured, if not the method's objective."""
+
+    @property
+    def measures(self) -> MetricSpec:
+        """The metric that says how much was learnt."""
+        return METRICS[self.metric] if self.metric else METHODS[self.method].objective
+
+    def rows(self) -> list[tiny.Row]:
+        """Return the rows to train on."""
+        return starter_pairs.read() if self.sample == "pairs" else sample_rows.imported(self.sample)
 
 
 LESSONS = (
@@ -46,6 +61,8 @@ LESSONS = (
     Lesson("classify", "labels", 0.95, 1e-3, 3e-4),
     Lesson("regress", "numbers", 0.3, 1e-3, 3e-4),
     Lesson("tokens", "entities", 0.9, 1e-3, 3e-4),
+    Lesson("embed", "pairs", 0.6, 3e-3, 5e-4, steps=40, batch=32, metric="eval_mrr_at_10"),
+    Lesson("rerank", "pairs", 0.7, 1e-3, 5e-4, steps=300, batch=32, metric="eval_mrr_at_10"),
 )
 
 
@@ -77,7 +94,7 @@ def _measure(
 def _learn(
     scratch: Path, model: Path, lesson: Lesson, adapter: str, precision: str, seed: int
 ) -> tuple[float, float]:
-    """Return the objective before training, and of the best weights."""
+    """Return what is measured before training, and its best value."""
     folder = scratch / f"{lesson.method}-{adapter}-{precision}-{seed}"
     return objectives(train(folder, model, lesson, adapter, precision, seed), lesson)
 
@@ -90,7 +107,7 @@ def train(
     run = tiny.train(
         folder,
         model,
-        sample_rows.imported(lesson.sample),
+        lesson.rows(),
         **{"samples__max_new_tokens": 1} if writes_nothing else {},
         method=lesson.method,
         precision=precision,
@@ -101,7 +118,7 @@ def train(
         evaluation__per_device_eval_batch_size=64,
         optimisation__seed=seed,
         optimisation__max_steps=lesson.steps,
-        optimisation__per_device_train_batch_size=16,
+        optimisation__per_device_train_batch_size=lesson.batch,
         optimisation__learning_rate=lesson.adapter_rate if adapter == "lora" else lesson.full_rate,
     )
     assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
@@ -109,10 +126,10 @@ def train(
 
 
 def objectives(run: RunDir, lesson: Lesson) -> tuple[float, float]:
-    """Return the objective before training, and of the best weights."""
-    objective = METHODS[lesson.method].objective
-    before, *after = tiny.metric_values(run, objective.key)
-    return before, max(after) if objective.better == "higher" else min(after)
+    """Return what is measured before training, and its best value."""
+    measured = lesson.measures
+    before, *after = tiny.metric_values(run, measured.key)
+    return before, max(after) if measured.better == "higher" else min(after)
 
 
 def main() -> None:

@@ -42,8 +42,10 @@ def test_chart_has_a_menu_to_export_and_to_read_as_table(name: str) -> None:
 WITHOUT_UNIT = {
     *("learning_rate", "grad_norm", "update_ratio", "loss_scale", "activation_max", "logit_max"),
     *("eval_perplexity", "skipped_steps", "eval_r2", "eval_spearman", "eval_rmse", "eval_mae"),
+    *("reward", "eval_reward", "eval_held_out_score", "reward_spread"),
+    *("eval_ndcg_at_10", "eval_mrr_at_10"),
 }
-"""Factors, norms and counts that their title names."""
+"""Factors, norms, scores and counts that their title names."""
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -74,6 +76,7 @@ DRAWINGS = {
     "numbers/_formats.html": "shares of updates; text beside",
     "runs/_magnitudes.html": "numbers by powers of two; axis below",
     "runs/_overview.html": "tiles with the unit in their value",
+    "runs/_rollouts.html": "scores of answers; number beside",
     "runs/_run_table.html": "losses in a table; text for readers",
     "runs/_training_card.html": "the loss of a run; value beside",
     "studies/_report.html": "events by step; axis and table below",

@@ -32,7 +32,7 @@ def told(tree: ast.AST) -> Iterator[str]:
         given = {one.arg: one.value for one in call.keywords}
         if name in NAMED and call.args and is_code(call.args[0]):
             yield ast.literal_eval(call.args[0])
-        ends = name == "_Alarm" and "ends_run" in given
+        ends = name == "Alarm" and "ends_run" in given
         if (name in KEYED or ends) and isinstance(given.get("code"), ast.Constant):
             yield ast.literal_eval(given["code"])
 
@@ -47,7 +47,7 @@ def alarms() -> set[str]:
         ast.literal_eval(one.value)
         for path in MODULES
         for call in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "_Alarm"
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Alarm"
         for one in call.keywords
         if one.arg == "code"
     }

@@ -9,6 +9,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.intake.row_formats.schema import Turn, make_turn
 from studio.protocols.events import Event, Failed, Finished, Started
+from studio.protocols.rollouts import AnswerRecord, GroupRecord, Stage
 from studio.protocols.run_dir import RunDir
 from studio.recipe.search_space import SearchSpace, Values
 from studio.services import experiments
@@ -26,7 +27,7 @@ from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from tests.fakes.exporter import MEASURED
-from tests.support import evaluated_runs
+from tests.support import evaluated_runs, factories
 from tests.unit.weights import safetensors_folders
 
 PAGES = (
@@ -45,6 +46,8 @@ PAGES = (
     "/runs/3/chat",
     "/runs/1/charts",
     "/runs/1/answers",
+    "/runs/100/rollouts",
+    "/runs/100/rollouts?step=1&sort=best",
     "/runs/1/evaluation",
     "/runs/1/evaluation?sort=surprise&shown=40",
     "/runs/2/evaluation",
@@ -88,6 +91,7 @@ PAGES = (
     "/models/101",
     "/playground",
     "/playground?model=base:1&model=run:1&model=run:9&temperature.2=0.7&prompt=Why%3F",
+    "/graders",
     "/queue",
     "/settings",
     "/settings/access",
@@ -108,6 +112,11 @@ PAGES = (
 MAIN_PAGES = {"/", "/new", "/runs/1", "/compare?runs=1,2"}
 """Pages to look at on each push."""
 
+STEPS_WITH_ANSWERS: tuple[tuple[int, Stage], ...] = (
+    (0, "validation"),
+    (1, "training"),
+    (2, "training"),
+)
 FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
 
 
@@ -122,6 +131,7 @@ def furnish(db: Session, home: Path) -> None:
     _add_feedback(db)
     _add_datasets(db, home / "datasets")
     _add_sweep(db)
+    _add_reinforcement(db, home / "runs")
     _add_coded_models(db, home / "models")
     secrets.store(db, Settings(home=home), "webhook_url", "https://127.0.0.1:9/hook", "ann")
     failed = db.get(Run, 3)
@@ -197,6 +207,39 @@ def _add_feedback(db: Session) -> None:
         feedback.add(db, NewFeedback(answer=answer, **told, **worse))
     feedback.add(db, NewFeedback(answer="Things.", label=True, **told))
     feedback.add(db, NewFeedback(answer="Things.", **told))
+
+
+def _add_reinforcement(db: Session, folder: Path) -> None:
+    """Add a run that learned from the scores of its answers."""
+    recipe = factories.make_recipe(method="grpo", rollouts={"answers_per_prompt": 4})
+    experiment = experiments.create(db, "scored", recipe)
+    run = Run(id=100, experiment_id=experiment.id or 0, name=experiment.name, recipe=recipe)
+    db.add(run)
+    db.flush()
+    for status in (RunStatus.STARTING, RunStatus.RUNNING, RunStatus.SUCCEEDED):
+        states.move(db, run, status)
+    add_scored_answers(folder, run)
+
+
+def add_scored_answers(folder: Path, run: Run) -> None:
+    """Let a run have written answers at two steps: good ones, a failed one, and a long one."""
+    file = RunDir(folder / str(run.id)).rollouts
+    file.parent.mkdir(parents=True, exist_ok=True)
+    kinds: tuple[dict[str, Any], ...] = (
+        {"text": "Things.", "reward": 0.75, "parts": {"exact": 0.5, "similar": 1.0}},
+        {"text": "Thing.", "reward": 0.25, "parts": {"exact": 0.0, "similar": 0.5}},
+        {"text": "", "reward": None, "messages": ["The program raised an error: ValueError."]},
+        {"text": "A thing and " * 100, "reward": 0.0, "tokens": 256, "is_cut_off": True},
+    )
+    common: dict[str, Any] = {"parts": {}, "messages": [], "tokens": 3, "is_cut_off": False}
+    answers = [AnswerRecord(**common | kind) for kind in kinds]
+    groups = [
+        GroupRecord(step=step, stage=stage, row=row, prompt="The plural of thing?", answers=answers)
+        for step, stage in STEPS_WITH_ANSWERS
+        for row in (1, 2)
+    ]
+    lines = (group.to_line() for group in groups)
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def _add_sweep(db: Session) -> None:

@@ -31,11 +31,12 @@ from studio.web.studies import study_page
 
 SOURCES = (
     *("studio/web", "studio/services", "studio/intake", "studio/recipe", "studio/weights"),
-    *("studio/methods", "studio/training", "studio/runner", "studio/evaluation"),
+    *("studio/methods", "studio/training", "studio/runner", "studio/evaluation", "studio/graders"),
     *("studio/data_sources.py", "studio/failure_codes.py", "studio/hardware.py"),
     "studio/hardware_usage/gpu_sensors.py",
     *("studio/metrics.py", "studio/network/hub_client.py", "studio/network/safe_http.py"),
     *("studio/network/safe_streams.py", "studio/protocols/chat_endpoints.py"),
+    *("studio/protocols/endpoint_client.py", "studio/protocols/grader_judges.py"),
     *("studio/protocols/tasks.py", "studio/schemas/validation_errors.py"),
 )
 """Parts of the package with texts that pages show."""
@@ -53,7 +54,8 @@ EXCLUDED = (
     *("studio/services/operations/backup", "studio/services/operations/restores.py"),
     *("studio/services/operations/home.py", "studio/services/storage/locks.py"),
     *("studio/training/model_card.py", "studio/weights/encoder_layers.py"),
-    "studio/evaluation/judge_prompts.py",
+    *("studio/evaluation/judge_prompts.py", "studio/graders/programs.py"),
+    *("studio/training/load_examples.py", "studio/training/sentence_files.py"),
 )
 """How the paths of those begin whose texts are for programs, terminals or downloaded files."""
 
@@ -61,7 +63,8 @@ WORDS = re.compile(r"[A-Za-z}\d.,:;)”'\"] [A-Za-z{(“\d]")
 TITLE = re.compile(r"[A-Z][a-z]*(-[a-z]+)?")
 _SENTENCE = re.compile(r"[A-Z`{].*[.?] ?")
 _TECHNICAL = re.compile(
-    r"[<>\\]|\w=|/\w+/|^[#-]|\{\}|\w\|\w|^(python|studio|GET|Basic|Bearer|openid) |\}/\{|Errno"
+    r"[<>\\]|\w=|/\w+/|^[#-]|\{\}|\w\|\w|Mapping\[|\}/\{|Errno"
+    r"|^(python|studio|GET|Basic|Bearer|openid|import|def) "
 )
 """What texts contain that are not for people, unless they are whole sentences."""
 _MIN_LETTERS = 3

@@ -177,7 +177,9 @@ def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
     items["smoke"].add_marker("slow")
     items["smoke"].add_marker("smoke")
 
-    files = (f"tests/openai/{name}.py" for name in ("__init__", "client", "test_clients"))
+    files = (
+        f"tests/openai/{name}.py" for name in ("__init__", "client", "test_clients", "vectors")
+    )
     assert due_tests.depends_on(items["slow"]) == {
         *COMMON,
         *ANSWERS,

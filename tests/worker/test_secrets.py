@@ -14,6 +14,7 @@ from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
 from studio.db.states import TaskStatus
 from studio.db.tasks import Task
+from studio.methods import RECIPE_ADAPTER
 from studio.protocols.run_dir import RunDir
 from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
@@ -103,6 +104,27 @@ def test_run_with_hub_model_receives_only_hub_token(loop: WorkerLoop, engine: En
     loop.tick()
 
     assert told(int(loop.monitored[run_id].handle.split("@")[0])) == {"HF_TOKEN"}
+
+
+def test_run_whose_grader_asks_an_endpoint_receives_only_its_keys(
+    loop: WorkerLoop, engine: Engine, settings: Settings
+) -> None:
+    keep(engine, settings, "judge_key", STORED)
+    grader = {
+        "type": "score_model",
+        "name": "judge",
+        "model": "endpoint:judge",
+        "input": [{"role": "user", "content": "{{ sample.output_text }}"}],
+    }
+    with unit_of_work(engine) as db:
+        run = make_run(db)
+        values = run.recipe.model_dump(include={"base_model", "dataset", "precision"})
+        grpo = values | {"method": "grpo", "reward": {"grader": grader}}
+        run.recipe = RECIPE_ADAPTER.validate_python(grpo)
+        run_id = run.id or 0
+    loop.tick()
+
+    assert told(int(loop.monitored[run_id].handle.split("@")[0])) == {"STUDIO_JUDGE_KEY"}
 
 
 def test_download_task_receives_only_hub_token(loop: WorkerLoop, engine: Engine) -> None:

@@ -20,8 +20,9 @@ from studio.intake.conversion import file_preview
 from studio.intake.files.formats import ACCEPTED_EXTENSIONS, SUPPORTED_FORMATS
 from studio.intake.mapping import Mapping
 from studio.intake.quality.answer_facts import AnswerFacts
-from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
+from studio.intake.quality.findings import MAX_LISTED_ROWS
 from studio.intake.readers.file_reader import ROW_UNITS
+from studio.intake.row_formats.message_formats import to_text
 from studio.intake.rows.paging import Page
 from studio.intake.rows.pipeline import EXCLUSION_REASONS
 from studio.services.datasets import (
@@ -259,12 +260,14 @@ def is_long(row: Values[str, Any]) -> bool:
     texts = [
         row.get("text", ""),
         *row.get("steps", ()),
+        *map(to_text, row.get("item", {}).values()),
+        *(row.get("anchor", ""), row.get("positive", ""), *row.get("negatives", ())),
         *(turn.get("content") or "" for turn in turns),
     ]
     is_long_text = any(
         len(text) > _SHORT_TEXT or text.count("\n") >= _SHORT_LINES for text in texts
     )
-    count = len(turns) + len(row.get("steps", ()))
+    count = len(turns) + len(row.get("steps", ())) + len(row.get("item", ()))
     return is_long_text or count > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
 
 

@@ -35,8 +35,9 @@ _SIMILAR_ROLES: tuple[frozenset[str], ...] = (
     frozenset({"output", "completion", "answer", "label", "number", "chosen"}),
     frozenset({"messages", "conversations"}),
     frozenset({"input", "context"}),
+    frozenset({"input", "context", "prompt"}),
 )
-"""Roles with nearly the same meaning in different shapes."""
+"""Roles with nearly the same meaning in different shapes, the most similar ones first."""
 
 _FIELD_TITLES = {
     "sample": "Sample size",
@@ -193,10 +194,17 @@ def parse_form(sent: Values[str, Any]) -> MappingForm:
 
 
 def convert_roles(form: MappingForm) -> MappingForm:
-    """Keep each column's role if the chosen shape has it, else use a similar one."""
+    """Keep each column's role if the chosen shape has it, else use a similar one.
+
+    Graders of tasks may read all columns that are not part of the prompt.
+    """
     role_names = [role.name for role in form.role_choices]
+    others = "item" if "item" in role_names else ""
     return replace(
-        form, roles={column: _similar_role(role, role_names) for column, role in form.roles.items()}
+        form,
+        roles={
+            column: _similar_role(role, role_names) or others for column, role in form.roles.items()
+        },
     )
 
 
@@ -209,7 +217,8 @@ def apply_action(form: MappingForm, sent: Values[str, Any]) -> MappingForm:
         return replace(form, keep=remaining)
     role_names = {role.name for role in form.role_choices}
     fits = all(role in role_names for role in form.roles.values() if role)
-    return form if fits else convert_roles(form)
+    is_same = _text_value(sent, "shown_shape") == form.shape
+    return form if fits and is_same else convert_roles(form)
 
 
 def add_class_values(form: MappingForm, seen: FilePreview) -> MappingForm:
@@ -240,8 +249,8 @@ def field_title(name: str) -> str:
 def _similar_role(role: str, role_names: Sequence[str]) -> str:
     if role in role_names:
         return role
-    similar = next((roles for roles in _SIMILAR_ROLES if role in roles), frozenset[str]())
-    return next((name for name in role_names if name in similar), "")
+    similar = [roles for roles in _SIMILAR_ROLES if role in roles]
+    return next((name for roles in similar for name in role_names if name in roles), "")
 
 
 def _sort_columns(columns: Values[str, None], order: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """The three decisions of an experiment, data, model and goal, and what they amount to here."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,14 +12,18 @@ from studio.intake import mapping_text
 from studio.intake.mapping import Mapping
 from studio.methods import AnyRecipe, model_compatibility
 from studio.methods.base import Method, Preset
+from studio.methods.rollouts import reward_of
 from studio.recipe.precision import AUTO, PRECISIONS
 from studio.services.datasets import data_quality, starter_dataset
 from studio.services.estimates import model_catalogue
 from studio.services.estimates.estimates import MemoryEstimate
 from studio.services.models import models
 from studio.services.precision import recommendation
+from studio.settings import Settings
+from studio.web.experiments import reward_choice
 from studio.web.experiments.draft_form import ExperimentDraft
 from studio.web.experiments.recipe_preview import RecipePreview
+from studio.web.experiments.reward_choice import RewardChoice
 from studio.web.forms import choices
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
@@ -73,6 +78,8 @@ class Decisions:
     all_data: list[DataChoice]
     model: ModelChoice
     method: Method
+    reward: RewardChoice | None
+    """What answers are rewarded for; None if the method does not learn from scores."""
     preset: Preset | None
     """None if the experiment is a copy."""
     tuned: "list[TunedPart]"
@@ -113,13 +120,16 @@ class TunedPart:
     """Shown as its tooltip."""
 
 
-def describe(db: Session, draft: ExperimentDraft, preview: RecipePreview) -> Decisions:
+def describe(
+    db: Session, settings: Settings, draft: ExperimentDraft, preview: RecipePreview
+) -> Decisions:
     all_data, chosen = list_data(db), str(draft.values.get("dataset", ""))
     return Decisions(
         data=next((choice for choice in all_data if choice.dataset.name == chosen), None),
         all_data=all_data,
         model=_model_choice(db, draft, preview),
         method=draft.method,
+        reward=reward_choice.describe(db, settings, draft.method, draft.values),
         preset=next(
             (preset for preset in draft.method.presets if preset.name == draft.preset), None
         )
@@ -224,6 +234,8 @@ def _adapter_text(recipe: AnyRecipe) -> str:
 
 
 def _batch_text(recipe: AnyRecipe) -> str:
+    if reward_of(recipe):
+        return _answers_text(recipe)
     optimisation = recipe.optimisation
     size, steps = (
         optimisation.per_device_train_batch_size,
@@ -231,6 +243,21 @@ def _batch_text(recipe: AnyRecipe) -> str:
     )
     accumulated = f" \N{MULTIPLICATION SIGN} {steps}" if steps > 1 else ""
     return gettext("batch %(size)s") % {"size": f"{size}{accumulated}"}
+
+
+def _answers_text(recipe: AnyRecipe) -> str:
+    """Return how many answers a step learns from: prompts, accumulation and answers to each."""
+    optimisation = recipe.optimisation
+    prompts, steps = (
+        optimisation.per_device_train_batch_size,
+        optimisation.gradient_accumulation_steps,
+    )
+    factors = [prompts, *([steps] if steps > 1 else []), recipe.answers_per_prompt]
+    product = " \N{MULTIPLICATION SIGN} ".join(map(formatting.number, factors))
+    return gettext("%(product)s = %(answers)s answers a step") % {
+        "product": product,
+        "answers": formatting.number(math.prod(factors)),
+    }
 
 
 def _length_text(recipe: AnyRecipe) -> str:

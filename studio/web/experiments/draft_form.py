@@ -35,6 +35,8 @@ from studio.services.runs.recipe_parents import RecipeParent
 from studio.settings import Settings
 from studio.web.experiments.code_snippets import Submission
 from studio.web.experiments.recipe_changes import Change, form_changes, revert_values
+from studio.web.experiments.reward_choice import fit_reward
+from studio.web.experiments.teacher_choice import fit_teacher
 from studio.web.experiments.yaml_paste import parse_recipe
 from studio.web.forms import choices
 from studio.web.forms.recipe_form import (
@@ -114,8 +116,10 @@ class ExperimentDraft:
         return any(preset.is_study for preset in self.method.presets if preset.name == self.preset)
 
 
-def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDraft:
-    """Start from a preset, with the precision that is recommended on this machine."""
+def draft_from_preset(
+    db: Session, settings: Settings, method: Method, preset: str
+) -> ExperimentDraft:
+    """Start from a preset, with what suits this machine and the dataset."""
     start = _find_preset(method, preset) or method.presets[0]
     last = next(iter(experiments.newest(db, limit=1)), None)
     number = (last.id or 0) + 1 if last else 1
@@ -124,13 +128,17 @@ def draft_from_preset(db: Session, method: Method, preset: str) -> ExperimentDra
         values["base_model"] = model_catalogue.suggest(db, method)
     if "dataset" not in values and (fitting := choices.fitting_datasets(db, method)):
         values["dataset"] = fitting[0]
+    values = fit_teacher(db, method, values)
+    values = fit_reward(db, settings, method, values)
     name = f"{start.name}-{number}"
     return ExperimentDraft(
         method=method, preset=start.name, name=name, values=values, initial_values=values
     )
 
 
-def draft_from_source(db: Session, source: str, method_name: str = "") -> ExperimentDraft:
+def draft_from_source(
+    db: Session, settings: Settings, source: str, method_name: str = ""
+) -> ExperimentDraft:
     """Start from the recipe of a run or an experiment, or from a dataset: `run:12`.
 
     Raises:
@@ -140,8 +148,8 @@ def draft_from_source(db: Session, source: str, method_name: str = "") -> Experi
     kind, _colon, number = source.partition(":")
     if kind == "dataset" and number.isdecimal():
         dataset = datasets.get(db, int(number))
-        draft = draft_from_preset(db, _method_for(db, dataset, method_name), "")
-        values = {**draft.values, "dataset": dataset.name}
+        draft = draft_from_preset(db, settings, _method_for(db, dataset, method_name), "")
+        values = fit_reward(db, settings, draft.method, {**draft.values, "dataset": dataset.name})
         return replace(draft, source=source, values=values, initial_values=values)
     parent = recipe_parents.find(db, source)
     values = parent.recipe.model_dump()
@@ -170,19 +178,20 @@ def apply_values(draft: ExperimentDraft, flat: Mapping[str, str]) -> ExperimentD
     return replace(draft, values=merge(draft.values, nest((copies | known).items())))
 
 
-def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
+def parse_draft(db: Session, settings: Settings, sent: Mapping[str, Any]) -> ExperimentDraft:
     """Parse a posted form. If its source was deleted meanwhile, nothing typed is lost."""
     method, source = get_method(str(sent.get("method", DEFAULT_METHOD))), str(sent.get("from", ""))
     own_fields = {name: str(sent.get(name, "")).strip() for name in _OWN_FIELDS}
     own_fields["view"] = own_fields["view"] if own_fields["view"] in VIEWS else VIEWS[0]
     try:
         base = (
-            draft_from_source(db, source, method.name).initial_values
+            draft_from_source(db, settings, source, method.name).initial_values
             if source
-            else draft_from_preset(db, method, own_fields["preset"]).initial_values
+            else draft_from_preset(db, settings, method, own_fields["preset"]).initial_values
         )
     except NotFoundError:
-        base, source = draft_from_preset(db, method, own_fields["preset"]).initial_values, ""
+        preset_draft = draft_from_preset(db, settings, method, own_fields["preset"])
+        base, source = preset_draft.initial_values, ""
     values = {name: value for name, value in sent.items() if name not in _NON_RECIPE_FIELDS}
     return ExperimentDraft(
         method=method, source=source, values=values, initial_values=base, **own_fields
@@ -190,7 +199,7 @@ def parse_draft(db: Session, sent: Mapping[str, Any]) -> ExperimentDraft:
 
 
 def apply_action(
-    db: Session, draft: ExperimentDraft, action: str
+    db: Session, settings: Settings, draft: ExperimentDraft, action: str
 ) -> tuple[ExperimentDraft, dict[str, str]]:
     """Apply a form action: switch method or preset, choose or reset a setting, paste a recipe.
 
@@ -198,9 +207,9 @@ def apply_action(
     """
     verb, _colon, name = action.partition(":")
     if verb == "method":
-        return _switch_method(db, draft, name), {}
+        return _switch_method(db, settings, draft, name), {}
     if verb == "preset":
-        return _switch_preset(db, draft, name), {}
+        return _switch_preset(db, settings, draft, name), {}
     if verb == "reset":
         return _reset_values(draft, name), {}
     if verb == "choose":
@@ -216,12 +225,14 @@ def _method_for(db: Session, dataset: Dataset, name: str) -> Method:
     return fitting[0] if fitting else get_method(name or DEFAULT_METHOD)
 
 
-def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
+def _switch_method(
+    db: Session, settings: Settings, draft: ExperimentDraft, name: str
+) -> ExperimentDraft:
     """Start another method's form with the precision and, if they fit, the model and the dataset.
 
     An adapter that continues from a run belongs to the model.
     """
-    fresh = draft_from_preset(db, get_method(name), draft.preset)
+    fresh = draft_from_preset(db, settings, get_method(name), draft.preset)
     chosen = {key: value for key, value in _required_choices(draft).items() if value}
     if not choices.is_trainable(db, str(chosen.get("base_model", "")), fresh.method):
         chosen.pop("base_model", None)
@@ -231,13 +242,16 @@ def _switch_method(db: Session, draft: ExperimentDraft, name: str) -> Experiment
     adapter = nested_values(parse_posted(draft.method.recipe, draft.values), "adapter")
     if adapter.get("continue_from"):
         chosen["adapter"] = adapter
-    return replace(kept, values={**fresh.values, **chosen})
+    values = fit_reward(db, settings, fresh.method, {**fresh.values, **chosen})
+    return replace(kept, values=values)
 
 
-def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> ExperimentDraft:
+def _switch_preset(
+    db: Session, settings: Settings, draft: ExperimentDraft, name: str
+) -> ExperimentDraft:
     """Apply a preset, but keep the model, the dataset and the precision that the user chose."""
     preset_draft, old_preset = (
-        draft_from_preset(db, draft.method, name),
+        draft_from_preset(db, settings, draft.method, name),
         _find_preset(draft.method, draft.preset),
     )
     old = {"precision": AUTO, **(old_preset.values if old_preset else {})}
@@ -252,7 +266,7 @@ def _switch_preset(db: Session, draft: ExperimentDraft, name: str) -> Experiment
         name=preset_draft.name if has_default_name else draft.name,
         notes=draft.notes,
         view=draft.view,
-        values={**preset_draft.values, **chosen},
+        values=fit_reward(db, settings, draft.method, {**preset_draft.values, **chosen}),
     )
 
 

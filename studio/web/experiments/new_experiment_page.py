@@ -20,10 +20,13 @@ from studio.services.precision import recommendation
 from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.workers import workers
+from studio.settings import Settings
 from studio.web.experiments import decisions, draft_form, recipe_preview
 from studio.web.experiments.draft_form import ExperimentDraft
+from studio.web.experiments.reward_choice import learns_from_scores
 from studio.web.forms import choices
 from studio.web.forms.recipe_form import Problems, fieldset
+from studio.web.graders import trial_form
 from studio.web.http.deps import DB, Config, ConfigWithSecrets, PostedForm, ReadDB
 from studio.web.models import model_page
 from studio.web.rendering.render import block, page, redirect
@@ -47,26 +50,26 @@ def new(
     source: Annotated[str, Query(alias="from", max_length=50)] = "",
 ) -> Response:
     """Show the form. The URL can set any setting: `/new?from=run:12&precision=fp32`."""
-    chosen = get_method(method or DEFAULT_METHOD)
-    fresh = draft_form.draft_from_preset(db, chosen, preset)
-    draft = draft_form.draft_from_source(db, source, method) if source else fresh
+    config, chosen = request.app.state.settings, get_method(method or DEFAULT_METHOD)
+    fresh = draft_form.draft_from_preset(db, config, chosen, preset)
+    draft = draft_form.draft_from_source(db, config, source, method) if source else fresh
     params = request.query_params
     draft = replace(draft, name=params.get("name", draft.name), notes=params.get("notes", ""))
     values = {key: value for key, value in params.items() if key not in _OWN_PARAMS}
     if model:
         values["base_model"] = model
-    return _form_page(request, db, draft_form.apply_values(draft, values), {})
+    return show_form(request, db, draft_form.apply_values(draft, values), {})
 
 
 @router.post("")
-def create(request: Request, posted: PostedForm, db: DB) -> Response:
-    return submit(request, db, draft_form.parse_draft(db, posted))
+def create(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
+    return submit(request, db, draft_form.parse_draft(db, config, posted))
 
 
 @router.post("/sweep")
-def create_for_sweep(request: Request, posted: PostedForm, db: DB) -> Response:
+def create_for_sweep(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Save the form as an experiment without a run, to vary its settings in a sweep."""
-    return _create(request, db, draft_form.parse_draft(db, posted), _begin_sweep)
+    return _create(request, db, draft_form.parse_draft(db, config, posted), _begin_sweep)
 
 
 @router.get("/draft")
@@ -76,16 +79,14 @@ def redirect_to_form() -> Response:
 
 
 @router.post("/draft")
-def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
+def redraw_form(request: Request, posted: PostedForm, db: ReadDB, config: Config) -> Response:
     """Redraw the form after an action: switch the preset, reset a setting, paste a recipe."""
     action = str(posted.get("do", ""))
-    draft, problems = draft_form.apply_action(db, draft_form.parse_draft(db, posted), action)
+    posted_draft = draft_form.parse_draft(db, config, posted)
+    draft, problems = draft_form.apply_action(db, config, posted_draft, action)
     is_open = not action.startswith(_SWITCHES)
-    response = _form_page(request, db, draft, problems, is_open=is_open)
-    start = f"from={draft.source}" if draft.source else f"preset={draft.preset}"
-    is_default = draft.source or draft.method.name == DEFAULT_METHOD
-    url = f"/new?{start}" if is_default else f"/new?method={draft.method.name}&{start}"
-    response.headers["HX-Push-Url"] = url
+    response = show_form(request, db, draft, problems, is_open=is_open)
+    response.headers["HX-Push-Url"] = draft_url(draft)
     return response
 
 
@@ -93,11 +94,11 @@ def redraw_form(request: Request, posted: PostedForm, db: ReadDB) -> Response:
 def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Response:
     """Preview the form's recipe. Nothing is written, so no other request has to wait."""
     with read_session(request.app.state.engine) as db:
-        draft = draft_form.parse_draft(db, posted)
+        draft = draft_form.parse_draft(db, config, posted)
         preview = recipe_preview.build_preview(db, draft.recipe)
         form = fieldset(draft.method.recipe, draft.values, base=draft.initial_values)
         summary = draft_form.summarize(db, config, draft, form, str(request.base_url))
-        decided = decisions.describe(db, draft, preview)
+        decided = decisions.describe(db, config, draft, preview)
     return page(
         request,
         "experiments/preview.html",
@@ -109,9 +110,9 @@ def preview_recipe(request: Request, posted: PostedForm, config: Config) -> Resp
 
 
 @router.post("/models")
-def list_models(request: Request, posted: PostedForm, db: ReadDB) -> Response:
+def list_models(request: Request, posted: PostedForm, db: ReadDB, config: Config) -> Response:
     """List the base models to choose from, with the memory that the form's recipe needs."""
-    draft = draft_form.parse_draft(db, posted)
+    draft = draft_form.parse_draft(db, config, posted)
     return block(
         request,
         "experiments/new.html",
@@ -145,7 +146,7 @@ def search_hub(
 @router.post("/calibrate")
 def start_calibration(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a calibration: train a few steps of the form's recipe to improve its estimate."""
-    task = measurements.enqueue_calibration(db, _startable_recipe(db, posted), config)
+    task = measurements.enqueue_calibration(db, _startable_recipe(db, config, posted), config)
     return block(request, "experiments/new.html", "calibration", chore=task)
 
 
@@ -158,7 +159,7 @@ def after_calibration(request: Request) -> Response:
 @router.post("/measure")
 def start_dry_run(request: Request, posted: PostedForm, db: DB, config: Config) -> Response:
     """Queue a dry run: simulate one step of the form's recipe to make its estimate exact."""
-    task = measurements.enqueue_dry_run(db, _startable_recipe(db, posted), config)
+    task = measurements.enqueue_dry_run(db, _startable_recipe(db, config, posted), config)
     return block(request, "experiments/new.html", "measurement", dry=task)
 
 
@@ -168,7 +169,7 @@ def count_tokens(request: Request, posted: PostedForm, db: DB, config: Config) -
     task = token_stats.enqueue(
         db,
         config,
-        token_stats.recipe_request(db, draft_form.parse_draft(db, posted).require_recipe()),
+        token_stats.recipe_request(db, draft_form.parse_draft(db, config, posted).require_recipe()),
     )
     return block(request, "experiments/new.html", "counting", count=task)
 
@@ -192,7 +193,7 @@ def _create(
 ) -> Response:
     # Check everything before writing anything.
     if problems := draft_form.find_problems(db, draft):
-        return _form_page(request, db, draft, problems)
+        return show_form(request, db, draft, problems)
     return redirect(request, next_step(db, draft))
 
 
@@ -214,16 +215,16 @@ def _create_experiment(db: Session, draft: ExperimentDraft) -> Experiment:
     )
 
 
-def _startable_recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+def _startable_recipe(db: Session, config: Settings, posted: Mapping[str, Any]) -> AnyRecipe:
     """Return the recipe of a form, after checking that it could start."""
     recipe = recommendation.resolve_precision(
-        db, draft_form.parse_draft(db, posted).require_recipe()
+        db, draft_form.parse_draft(db, config, posted).require_recipe()
     ).recipe
     runs.check(db, recipe)
     return recipe
 
 
-def _form_page(
+def show_form(
     request: Request,
     db: Session,
     draft: ExperimentDraft,
@@ -231,7 +232,7 @@ def _form_page(
     *,
     is_open: bool = False,
 ) -> Response:
-    """Show the form; its settings are open if one of them is wrong."""
+    """Show a draft in the form; its settings are open if one of them is wrong."""
     if problems and draft.view not in ("simple", "all"):
         draft = replace(draft, view="all")
     form = fieldset(draft.method.recipe, draft.values, problems, draft.initial_values)
@@ -248,9 +249,10 @@ def _form_page(
         paste={"value": draft.paste, "problem": problems.get("paste", "")},
         problems=draft_form.list_problems(form, problems),
         preview=preview,
-        decisions=decisions.describe(db, draft, preview),
+        decisions=decisions.describe(db, settings, draft, preview),
         is_open=is_open or draft.view != "simple" or bool(problems.keys() - _DECISIONS),
         outline=draft_form.summarize(db, settings, draft, form, address),
+        bench_of=trial_form.bench_context() if learns_from_scores(draft.method) else None,
         sight=None,
         precisions=choices.precision_options(workers.training_hardware(db)),
         choices={"dataset": choices.dataset_options(db, form.input("dataset").value, draft.method)},
@@ -264,6 +266,13 @@ def _form_page(
         has_worker=workers.count_slots(db) > 0,
         machine=workers.training_hardware(db).title,
     )
+
+
+def draft_url(draft: ExperimentDraft) -> str:
+    """Return the address of the form as it was when a draft started."""
+    start = f"from={draft.source}" if draft.source else f"preset={draft.preset}"
+    is_default = draft.source or draft.method.name == DEFAULT_METHOD
+    return f"/new?{start}" if is_default else f"/new?method={draft.method.name}&{start}"
 
 
 def _count_runs_ahead(db: Session) -> int:

@@ -1,5 +1,6 @@
 """Parse a pasted recipe into form values, with a problem for each part that does not fit."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from studio.methods import METHODS
 from studio.methods.base import Method
 from studio.recipe import yaml
 from studio.recipe.base import upgrade
-from studio.recipe.fields import Section, section_types
+from studio.recipe.fields import Section, field_spec, section_types
 from studio.web.forms.recipe_form import format_value
 
 MAX_CHARS = 100_000
@@ -70,12 +71,27 @@ def _parse_section(
             values[name] = _parse_section(
                 _chosen_variant(subsections, value), value, f"{dotted}.", problems
             )
+        elif isinstance(value, Mapping) and (spec := field_spec(info)) and spec.is_json:
+            values[name] = _to_json(value)
         elif subsections or isinstance(value, Mapping | list | tuple | set):
             expected = "a group of settings" if subsections else "a single value"
             problems.append(f"{dotted} expects {expected}.")
         else:
             values[name] = format_value(value)
     return values
+
+
+def _to_json(value: Mapping[Any, Any]) -> str:
+    """Return JSON, cut off if YAML aliases make it much longer than any text is."""
+    text = ""
+    try:
+        for chunk in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
+            text += chunk
+            if len(text) > MAX_CHARS:
+                break
+    except (ValueError, TypeError, RecursionError):  # It holds itself, or keys that are no text.
+        return str(type(value).__name__)
+    return text
 
 
 def _chosen_variant(sections: list[type[Section]], fields: Mapping[Any, Any]) -> type[Section]:

@@ -4,6 +4,7 @@ No setting is named here. The control of a field follows from its type: a union 
 discriminated by a field such as `kind`, becomes variants of which one is chosen.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,9 @@ from studio.recipe.fields import (
 from studio.schemas.field_docs import field_descriptions
 from studio.schemas.validation_errors import field_errors
 
-Widget = Literal["text", "number", "checkbox", "select"]
+Widget = Literal["text", "number", "checkbox", "select", "json"]
+_SHORT = 60
+"""Characters of JSON that are shown where only its beginning fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +67,23 @@ class Input:
 
     @property
     def is_changed(self) -> bool:
-        return not is_same_value(self.value, self.initial)
+        return not self._is_same(self.initial)
 
     @property
     def is_default(self) -> bool:
-        return is_same_value(self.value, self.default)
+        return self._is_same(self.default)
+
+    def _is_same(self, value: str) -> bool:
+        is_same = is_same_json if self.widget == "json" else is_same_value
+        return is_same(self.value, value)
 
     def display_text(self, value: str) -> str:
         """Return the label of a value."""
         if self.widget == "checkbox":
             return "on" if value == "true" else "off"
+        if self.widget == "json":
+            value = " ".join(value.split())
+            value = value if len(value) <= _SHORT else f"{value[:_SHORT]}…"
         return self.knob.choice_titles.get(value, value) or "empty"
 
 
@@ -124,6 +134,24 @@ def is_same_value(one: str, other: str) -> bool:
         return one == other or float(one) == float(other)
     except ValueError:
         return False
+
+
+def is_same_json(one: str, other: str) -> bool:
+    """Whether two texts hold the same JSON, or are equal."""
+    try:
+        return one.strip() == other.strip() or bool(json.loads(one) == json.loads(other))
+    except (ValueError, RecursionError):
+        return False
+
+
+def indent_json(text: str) -> str:
+    """Return JSON with a line for each value; a text that is no JSON stays as it is."""
+    try:
+        indented = json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+        indented.encode()  # Half of a surrogate pair cannot be shown.
+    except (ValueError, RecursionError):
+        return text
+    return indented
 
 
 Problems = Mapping[str, str]
@@ -276,15 +304,16 @@ def _inputs(section: type[BaseModel], state: _FormState, prefix: str) -> Iterato
         if knob is None:
             continue
         default = "" if info.is_required() else info.get_default()
+        as_text = _format_json if knob.is_json else format_value
         yield Input(
             name=prefix + name,
-            widget=_widget(info.annotation),
+            widget="json" if knob.is_json else _widget(info.annotation),
             knob=knob,
             help=field_descriptions(section).get(name, ""),
-            value=format_value(state.values.get(name, default)),
+            value=as_text(state.values.get(name, default)),
             problem=state.problems.get(prefix + name, ""),
-            initial=format_value(state.initial.get(name, default)),
-            default=format_value(default),
+            initial=as_text(state.initial.get(name, default)),
+            default=as_text(default),
             choices=choices_of(info.annotation),
         )
 
@@ -304,6 +333,10 @@ def format_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _format_json(value: object) -> str:
+    return indent_json(format_value(value))
 
 
 def nested_values(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

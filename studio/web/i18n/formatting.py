@@ -29,6 +29,7 @@ AXIS_TITLES: dict[str, str] = {
 MEMORY_PART_TITLES: dict[str, str] = {
     "weights": "Weights",
     "adapter": "Adapter",
+    "teacher": "Teacher",
     "optimizer": "Optimizer",
     "compensation": "Rounding compensation",
     "gradients": "Gradients",

@@ -60,6 +60,13 @@ NAV_GROUPS = (
                 href="/models", label="Models", icon="models", key="m", child_paths=("/models/",)
             ),
             NavItem(href="/playground", label="Playground", icon="playground", key="t"),
+            NavItem(
+                href="/graders",
+                label="Graders",
+                icon="graders",
+                key="e",
+                child_paths=("/graders/",),
+            ),
         ),
     ),
     NavGroup(

@@ -28,6 +28,7 @@ from markupsafe import Markup
 from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
+from studio.intake.row_formats.message_formats import to_text
 from studio.intake.row_formats.tagged_words import split_segments
 from studio.methods import DEFAULT_OBJECTIVE
 from studio.recipe.dotted_keys import flatten
@@ -184,6 +185,7 @@ def _environment() -> Environment:
     filters = formatting.FILTERS | {
         "hue": colours.run_hue,
         "segments": split_segments,
+        "cell_text": to_text,
         "dotted": flatten,
         "translated": translation.translate_value,
     }

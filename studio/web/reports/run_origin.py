@@ -70,6 +70,7 @@ def _model_facts(manifest: Manifest, resolved: Mapping[str, Any]) -> Iterator[Fa
     yield "Revision", manifest.base_model.revision
     for name, key in (("Parameters", "parameters"), ("Trained parameters", "trainable_parameters")):
         yield name, formatting.count(resolved[key]) if key in resolved else ""
+    yield "Teacher", manifest.teacher.name if manifest.teacher else ""
 
 
 def _machine_facts(run: Run, manifest: Manifest) -> Iterator[Fact]:

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import FilePayload, Page, expect
 
+from studio.intake.mapping_text import SHAPE_LABELS
 from tests.support.live_studio import Studio
 
 pytestmark = pytest.mark.e2e
@@ -112,3 +113,26 @@ def test_dropped_file_is_uploaded_and_can_be_discarded(page: Page) -> None:
 
     page.wait_for_url("**/datasets")
     expect(page.get_by_role("link", name="thrown away")).to_have_count(0)
+
+
+def test_other_columns_go_to_graders_once_the_type_is_chosen(page: Page) -> None:
+    """And a column that is then set aside stays aside."""
+    table = "question,answer,grade\n" + "".join(f"{n} and {n}?,{2 * n},easy\n" for n in range(9))
+    bring(page, table, "school.csv")
+    page.get_by_label("Type", exact=True).select_option(label=SHAPE_LABELS["task"])
+    question, answer, grade = (
+        page.get_by_label(name, exact=True) for name in ("question", "answer", "grade")
+    )
+    for role, value in ((question, "prompt"), (answer, "item"), (grade, "item")):
+        expect(role).to_have_value(value)
+    columns = page.locator("#preview dt")
+    expect(columns).to_have_text(["answer", "grade"] * 5)
+
+    grade.select_option("")
+    expect(columns).to_have_text(["answer"] * 5)
+    answer.select_option("system")
+    answer.select_option("item")
+    expect(grade).to_have_value("")
+    page.get_by_role("button", name="Save dataset").click()
+    page.wait_for_url(re.compile(r"/datasets/\d+$"))
+    expect(page.get_by_role("heading", name="For graders")).to_have_count(9)

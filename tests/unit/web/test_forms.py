@@ -243,3 +243,34 @@ def test_problem_of_a_shared_setting_is_shown_in_the_chosen_variant() -> None:
         "",
         "Too few.",
     ]
+
+
+class Judged(Section):
+    """Answers with scores."""
+
+    judge: Annotated[str, FieldSpec("Judge", is_json=True)] = '{"name": "a", "range": [0, 1]}'
+
+
+def test_json_is_shown_with_a_line_for_each_value() -> None:
+    (shown,) = fieldset(Judged, {}).inputs
+
+    assert shown.widget == "json"
+    assert shown.value.splitlines()[:2] == ["{", '  "name": "a",']
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ('{"range":[0,1],\r\n"name":"a"}', 0),
+        ('{"name": "a", "range": [0, 2]}', 1),
+        ('{"name": "a"', 1),
+        (r'{"name": "\ud800"}', 1),
+        ("[" * 100_000, 1),
+    ],
+)
+def test_formatting_of_json_is_no_change(text: str, changes: int) -> None:
+    form = fieldset(Judged, {"judge": text}, base={})
+
+    assert len(form_changes(form)) == changes
+    assert form.inputs[0].value.encode()
+    assert all(len(change.new_text) < 70 for change in form_changes(form))

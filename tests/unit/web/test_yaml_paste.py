@@ -1,5 +1,7 @@
 """A recipe's text becomes the values of a form, and what does not fit is told in words."""
 
+import json
+
 import pytest
 
 from studio.errors import InvalidError
@@ -56,6 +58,29 @@ def test_nested_yaml_aliases_are_processed_only_once() -> None:
     poured = parse_recipe(f"b0: &b0 [1]\n{levels}dataset: *b29", SFT)
 
     assert (poured.values, poured.problems[-1]) == ({}, "dataset expects a single value.")
+
+
+def test_grader_may_be_written_as_yaml() -> None:
+    reward = (
+        "reward: {grader: {type: string_check, name: a, input: b, reference: c, operation: eq}}"
+    )
+    pasted = parse_recipe(f"method: grpo\n{reward}", SFT)
+
+    assert json.loads(pasted.values["reward"]["grader"]) == {
+        "type": "string_check",
+        "name": "a",
+        "input": "b",
+        "reference": "c",
+        "operation": "eq",
+    }
+
+
+def test_grader_of_nested_yaml_aliases_is_cut_off() -> None:
+    levels = "".join(f"b{n}: &b{n} [{f'*b{n - 1}, ' * 9}1]\n" for n in range(1, 30))
+    text = f"method: grpo\nb0: &b0 [1]\n{levels}reward: {{grader: {{name: *b29}}}}"
+
+    grader = parse_recipe(text, SFT).values["reward"]["grader"]
+    assert MAX_CHARS < len(grader) < 2 * MAX_CHARS
 
 
 def test_invalid_recipe_text_is_rejected() -> None:

@@ -23,6 +23,7 @@ from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.db.summaries import SavedComparison, SavedView
 from studio.db.tables import DatasetVersion, Model, Run, Study, Sweep, Worker
 from studio.db.tasks import Export, LoadedModel, Task
+from studio.graders.schema import parse_grader
 from studio.intake.row_formats.schema import Turn, make_turn
 from studio.protocols.events import Event, Failed, Finished, Sampled
 from studio.protocols.run_dir import RunDir
@@ -34,6 +35,8 @@ from studio.services.evaluations.benchmarks import BenchmarkRequest
 from studio.services.exports import exports
 from studio.services.feedback import feedback
 from studio.services.feedback.feedback import NewFeedback
+from studio.services.graders import trials
+from studio.services.graders.trials import TrialRequest
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.services.tasks import tasks
@@ -43,10 +46,11 @@ from studio.web.auth.route_table import RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from tests.fakes.exporter import MEASURED
-from tests.support import evaluated_runs
+from tests.support import evaluated_runs, pages
 from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
 from tests.support.page_reader import Node, parse_page
 from tests.support.visitors import Visitors, make_visitors
+from tests.unit.graders.test_schema import CHECK
 from tests.unit.weights import safetensors_folders
 
 WAYS = RouteTable((*PAGES, *API))
@@ -62,6 +66,7 @@ LOOKED_AT = (
     *("/runs/5/parts/judgements?number=1", "/runs/5/evaluations/1/vote"),
     "/runs/5/parts/benchmarks",
     "/runs/5/evaluation?left=1&version=2&before=1",
+    *("/runs/9/rollouts", "/runs/9/rollouts?step=1", "/runs/9/parts/rollouts"),
     *("/runs/4/answers", "/runs/5/files", "/runs/6/details", "/runs/6/numerics", "/runs/4/charts"),
     *("/runs/4/words", "/new", "/experiments/1", "/experiments/9"),
     *("/sweeps", "/sweeps/1", "/sweeps/2", "/sweeps/new?from=run:4"),
@@ -79,7 +84,7 @@ LOOKED_AT = (
     *("/settings/notices", "/failures", "/numbers"),
     *("/playground", "/playground?model=base:5&model=run:5&model=run:3", "/playground/wait"),
     *("/playground/models", "/playground/column?model=run:5&key=c1"),
-    "/playground/prompts?model=run:5",
+    *("/playground/prompts?model=run:5", "/graders", "/graders/trials/3"),
 )
 NO_PAGES = (
     *("/openapi.json", "/runs.csv", "/compare/export?runs=4,5", "/comparisons/1/export"),
@@ -118,14 +123,23 @@ def fill(db: Session, settings: Settings) -> None:
     _add_groups(db)
     asked: list[Turn] = [make_turn("user", "Q?")]
     feedback.add(db, NewFeedback(prompt=asked, answer="A", said_in="chat", run_id=4))
-    failed: dict[str, Any] = {"status": TaskStatus.FAILED, "error_message": "It is gone."}
-    db.add(Task(kind="look", subject="dataset:9"))
-    db.add(Task(kind="look", subject="dataset:9", **failed))
+    _add_tasks(db, settings)
     db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
     db.add(LoadedModel(worker="w", model="starter"))
     experiments.create(db, "bare", make_recipe())
+    pages.add_scored_answers(settings.runs, make_finished_run(db, "learner", method="grpo"))
     db.add(Model(name="far", kind="hub", location="org/far"))
     _export(db, settings)
+
+
+def _add_tasks(db: Session, settings: Settings) -> None:
+    """Add a task that waits, one that has failed, and the trial of a grader."""
+    failed: dict[str, Any] = {"status": TaskStatus.FAILED, "error_message": "It is gone."}
+    db.add(Task(kind="look", subject="dataset:9"))
+    db.add(Task(kind="look", subject="dataset:9", **failed))
+    db.flush()
+    asked_model = TrialRequest(dataset="starter", source="model", model="starter")
+    trials.start(db, trials.plan(db, settings, parse_grader(CHECK), asked_model))
 
 
 def _add_groups(db: Session) -> None:
@@ -344,7 +358,7 @@ CHANGES = {
     "/runs/{run_id}/evaluations/{evaluation_id}/vote",
     "/runs/{run_id}/evaluations/{evaluation_id}/feedback",
     "/runs/{run_id}/evaluations/{evaluation_id}/leave-out",
-    *("/feedback/datasets", "/feedback/{feedback_id}/delete"),
+    *("/feedback/datasets", "/feedback/{feedback_id}/delete", "/graders/train", "/graders/try"),
     "/reports/precision/new",
     *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
     *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.methods import METHODS
+from studio.settings import Settings
 from studio.web.experiments import draft_form
 from tests.support.page_reader import Node, field_value, form_fields, parse_page
 
@@ -41,10 +42,12 @@ def chosen(form: Node) -> list[str]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_form_opened_for_a_method_drafts_its_own_recipe(engine: Engine, name: str) -> None:
+def test_form_opened_for_a_method_drafts_its_own_recipe(
+    engine: Engine, settings: Settings, name: str
+) -> None:
     """Nothing has been posted yet that names the method."""
     with unit_of_work(engine) as db:
-        draft = draft_form.draft_from_preset(db, METHODS[name], "full")
+        draft = draft_form.draft_from_preset(db, settings, METHODS[name], "full")
     filled = draft_form.apply_values(draft, {"base_model": "starter", "dataset": "mine"})
 
     assert filled.require_recipe().method == name

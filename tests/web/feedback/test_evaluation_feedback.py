@@ -212,3 +212,21 @@ def test_texts_are_not_kept_as_conversations(
 
     assert refused.status_code == 422
     assert kept(client) == []
+
+
+def test_reference_of_a_task_is_added_after_its_prompt(
+    evaluated: TestClient, settings: Settings
+) -> None:
+    tasks = [
+        {"messages": row["messages"][:-1], "item": {"reference_answer": expected}}
+        for row, expected in zip(ROWS, EXPECTED, strict=True)
+    ]
+    path = settings.datasets / "2" / "1" / "train.jsonl"
+    path.write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
+    say(evaluated, 0, "conversation")
+
+    turns = kept(evaluated)[0]["row"]["messages"]
+    expected = [*(turn["content"] for turn in CONVERSATION), "Answer 0."]
+    assert [turn["content"] for turn in turns] == expected
+    evaluated.post(f"{HERE}/leave-out", data={"position": "1"}).raise_for_status()
+    assert len(evaluated.get("/api/v1/datasets/2/rows").json()["data"]) == 3

@@ -13,7 +13,7 @@ from studio.errors import ConflictError
 from studio.intake.conversion.converter import inspect_file
 from studio.intake.conversion.file_preview import preview_rows as previewed
 from studio.intake.mapping import FileOptions, Mapping, RowKind
-from studio.intake.quality.dataset_checks import MAX_LISTED_ROWS
+from studio.intake.quality.findings import MAX_LISTED_ROWS
 from studio.intake.quality.row_checks import FindingInRow
 from studio.intake.row_formats.schema import MessageRole
 from studio.intake.rows.paging import NumberedRow
@@ -180,6 +180,16 @@ class RowOut(Out):
     """The words of a text, if they have tags."""
     tags: list[str] | None = None
     """The tag of each word in BIO: O outside of entities, else B- or I- with a label."""
+    item: dict[str, Any] | None = None
+    """Of a task: what graders may read, by column."""
+    anchor: str | None = None
+    """The first text of a pair, such as a question."""
+    positive: str | None = None
+    """The text that belongs to it."""
+    negatives: list[str] | None = None
+    """Texts that do not."""
+    score: float | None = None
+    """How alike the two texts are, on the scale of the data."""
     tools: list[dict[str, Any]] | None = None
 
 
