@@ -101,7 +101,6 @@ def test_every_run_is_executed_once_when_workers_are_killed(tmp_path: Path) -> N
     assert set(outcomes) <= {"succeeded", "lost"}
 
 
-@pytest.mark.smoke
 def test_acknowledged_submissions_are_stored_once(make_studio: Callable[[], Studio]) -> None:
     """Two hundred programs submit at once while the server is killed three times."""
     studio = make_studio()

@@ -283,6 +283,7 @@ def test_missing_inference_slot_fails_at_once(
     )
 
 
+@pytest.mark.slow
 def test_model_answers_beside_runs_while_memory_allows_both(
     home: Settings, speaking: InferenceService, room: Room, question: GenerationRequest
 ) -> None:

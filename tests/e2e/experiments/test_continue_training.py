@@ -34,7 +34,6 @@ def start(page: Page) -> str:
     return page.url.rpartition("/")[2]
 
 
-@pytest.mark.smoke
 def test_preference_run_continues_a_supervised_run(page: Page, studio: Studio) -> None:
     page.goto("/new?preset=lora&optimisation.max_steps=2&samples.prompts=0")
     first = start(page)

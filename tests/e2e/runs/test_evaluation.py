@@ -13,7 +13,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.smoke
 def test_run_is_evaluated_and_worst_rows_come_first(page: Page, studio: Studio) -> None:
     number = submit_run(studio)
     wait_until(lambda: get_run(studio, number)["status"] == "succeeded")

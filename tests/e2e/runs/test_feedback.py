@@ -63,7 +63,6 @@ def ask_twice(chat: Page) -> bool:
     return first.strip() != second.strip() and all(map(str.strip, (first, second, *others)))
 
 
-@pytest.mark.smoke
 def test_preferred_answer_becomes_a_dataset_for_dpo(
     chat: Page, studio: Studio, finished: int
 ) -> None:

@@ -146,7 +146,6 @@ def start_task(path: Path, asked: BenchmarkJob, **variables: str) -> subprocess.
     )
 
 
-@pytest.mark.smoke
 def test_short_answers_are_the_studios_own_without_a_network(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SPY)
     path = f"{tmp_path}{os.pathsep}{Path.cwd()}"

@@ -23,7 +23,7 @@ from studio.training.memory import dry_run
 from studio.weights import encoder_layers, model_facts
 from studio.weights.encoders import ENCODERS
 from studio.weights.family_limits import FLOAT16_OVERFLOWS
-from tests.support.covering import choose, covering
+from tests.support.covering import choose
 from tests.training import tiny
 from tests.training.memory.test_dry_run import dry
 from tests.training.runs import test_translation
@@ -108,12 +108,6 @@ ALL_CASES = [
 CASES = choose(ALL_CASES, pairs)
 
 
-def aspects(case: Case) -> list[object]:
-    """Show on each push every way to train both kinds of models, and every size and batch."""
-    way = (case.precision, case.adapter, case.checkpointed)
-    return [(way, case.family in FAMILIES), (case.size, case.batch)]
-
-
 @pytest.fixture(scope="module")
 def process() -> ProcessPoolExecutor:
     """Start processes that have the packages, for one dry run each.
@@ -125,7 +119,7 @@ def process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, context, max_tasks_per_child=1)
 
 
-@pytest.mark.parametrize("case", covering(CASES, aspects), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_formula_matches_dry_run(case: Case, process: ProcessPoolExecutor, tmp_path: Path) -> None:
     estimated, measured = process.submit(both, case, tmp_path).result()
 

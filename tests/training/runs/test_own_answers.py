@@ -39,9 +39,12 @@ def make_trainer(root: Path, model: Path, teacher: Path) -> OnPolicyTrainer:
     return trainer
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
-    "adapter", [{}, LORA | {"adapter__extra_modules": "embeddings"}], ids=["full", "lora"]
+    "adapter",
+    [
+        pytest.param({}, marks=pytest.mark.smoke, id="full"),
+        pytest.param(LORA | {"adapter__extra_modules": "embeddings"}, id="lora"),
+    ],
 )
 def test_student_learns_on_its_own_answers(
     adapter: Changes, model: Path, teacher: Path, tmp_path: Path
