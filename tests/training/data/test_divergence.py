@@ -116,7 +116,9 @@ def test_values_and_gradients_are_those_of_the_plain_formula(
     assert torch.equal(found.agrees, expected.agrees)
     plain = torch.autograd.grad(mixed_loss(expected), trained(own))
     for ours, theirs in zip(gradients, plain, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-6)
+        # Small gradients carry the rounding errors of large ones, which depend on the processor.
+        rounding = max(2e-6, 1e-6 * float(theirs.abs().max()))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=rounding)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
