@@ -79,13 +79,15 @@ def read_vector(content: bytes) -> "array[float]":
 
 def _of_run(run: Run, served: ServedModel) -> Embedder:
     assert run.recipe.vectors is not None  # noqa: S101 -- the caller has checked it
+    vectors, length = run.recipe.vectors, max_length(run, served)
+    return Embedder(served=served, vectors=vectors, max_length=length)
+
+
+def max_length(run: Run, served: ServedModel) -> int:
+    """Return how many tokens of a text a model reads: as in training, if it has positions."""
     config = model_facts.read_config(Path(served.model) / "config.json")
     length = run.recipe.data.max_length
-    return Embedder(
-        served=served,
-        vectors=run.recipe.vectors,
-        max_length=min(length, encoders.max_tokens(config) or length),
-    )
+    return min(length, encoders.max_tokens(config) or length)
 
 
 def build_request(

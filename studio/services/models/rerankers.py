@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from studio.db.tables import Run
 from studio.protocols.inference_service import GenerationRequest
@@ -11,7 +10,6 @@ from studio.protocols.tokenizer_service import PromptTokens, TokenizerRequest
 from studio.services.models import embedders, served_models, service_clients
 from studio.services.models.served_models import ServedModel
 from studio.settings import Settings
-from studio.weights import encoders, model_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +37,7 @@ def for_result(run: Run, folder: RunDir, weights: str = "") -> Reranker:
 
     """
     served = served_models.for_result(run, folder, weights)
-    config = model_facts.read_config(Path(served.model) / "config.json")
-    length = run.recipe.data.max_length
-    return Reranker(served=served, max_length=min(length, encoders.max_tokens(config) or length))
+    return Reranker(served=served, max_length=embedders.max_length(run, served))
 
 
 def build_request(
