@@ -157,12 +157,20 @@ def _join(namespace: str, steps: Sequence[str | int]) -> str:
     )
 
 
+def list_names(names: Sequence[object]) -> str:
+    """Return some of the names of columns or keys, each cut if it is long: rows are not ours."""
+    shown = [str(name)[:_NAME_CHARS] for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN)
+    return ", ".join(shown)
+
+
+_SHOWN, _NAME_CHARS = 8, 40
+
+
 def _describe(name: str, value: object) -> str:
-    """Say what a value has; names are cut, as rows are not ours."""
+    """Say what a value has."""
     if isinstance(value, Mapping):
-        keys = [str(key)[:40] for key in value]
-        shown = ", ".join(keys[:8] + ["…"] * (len(keys) > 8))  # noqa: PLR2004 -- as many as are shown
-        return f"{name} has only these keys: {shown}." if keys else f"{name} is an empty object."
+        shown = list_names([*value])
+        return f"{name} has only these keys: {shown}." if value else f"{name} is an empty object."
     if isinstance(value, list):
         return f"{name} is a list with {len(value)} entries."
     if isinstance(value, str):

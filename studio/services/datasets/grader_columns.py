@@ -1,6 +1,5 @@
 """The columns that graders can read of a dataset's rows, and recipes whose graders read others."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from sqlmodel import Session
@@ -9,6 +8,7 @@ from studio.db.tables import DatasetVersion
 from studio.errors import InvalidError
 from studio.graders.item_columns import list_item_columns
 from studio.graders.schema import Grader
+from studio.graders.templates import list_names
 from studio.intake.mapping import Mapping
 from studio.intake.row_formats.tasks import REFERENCE
 from studio.methods import METHODS, AnyRecipe
@@ -18,8 +18,6 @@ from studio.services.precision.incompatibilities import Refusal
 
 _LOOKED_AT = 8
 """How many rows are read."""
-_SHOWN = 8
-"""How many columns a message names."""
 
 
 def list_known(version: DatasetVersion, folder: Path | None) -> list[str]:
@@ -70,15 +68,10 @@ def check(db: Session, recipe: AnyRecipe, folder: Path | None) -> list[Refusal]:
     return [
         Refusal(
             message=f"{subject} reads item.{missing[0][:80]}, and the rows have no such column: "
-            f"they have {_join(list_known(version, folder))}.",
+            f"they have {list_names(list_known(version, folder)) or 'none'}.",
             hint="Change the grader, or choose another dataset.",
             param=param,
         )
         for subject, (param, grader) in graders.items()
         if grader and (missing := list_missing(version, folder, grader))
     ]
-
-
-def _join(columns: Sequence[str]) -> str:
-    names = [name[:80] for name in columns[:_SHOWN]] + ["…"] * (len(columns) > _SHOWN)
-    return ", ".join(names) or "none"
