@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import Field
 
 from studio import metrics
-from studio.methods.base import Method, Preset, full_preset, lora_preset
+from studio.methods.base import Method, full_preset, lora_preset
 from studio.methods.sft import METHOD as SUPERVISED
 from studio.metrics import MethodMetrics, MetricSpec
 from studio.recipe.base import Conflict, Recipe, Teacher, TeacherFormat
@@ -210,25 +210,9 @@ METHOD = Method(
     },
     ignores=SUPERVISED.ignores,
     presets=(
-        Preset(
-            name="quick",
-            title="Quick start",
+        replace(
+            SUPERVISED.presets[0],
             summary="The starter model learns for a minute from what a run has made of it.",
-            is_for_starter=True,
-            values={
-                "base_model": "starter",
-                "dataset": "starter",
-                "optimisation": {
-                    "learning_rate": 3e-3,
-                    "num_train_epochs": 4.0,
-                    "max_minutes": 1.0,
-                    "per_device_train_batch_size": 16,
-                },
-                "adapter": {"kind": "full"},
-                "data": {"max_length": 256},
-                "evaluation": {"eval_steps": 0.25, "per_device_eval_batch_size": 64},
-                "samples": {"prompts": 6, "between": 3, "max_new_tokens": 24},
-            },
         ),
         lora_preset(dataset="starter"),
         full_preset(1e-5, dataset="starter"),
