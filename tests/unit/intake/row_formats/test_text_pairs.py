@@ -141,7 +141,7 @@ def test_answers_come_before_passages(columns: dict[str, Any]) -> None:
 
 
 def test_numbers_of_inference_labels_are_named() -> None:
-    """In SNLI, 0 means that one follows from the other, and -1 that nobody knew."""
+    """In SNLI, 0 means that one follows from the other, and -1 that it is unknown."""
     rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 1, 2, -1)] * 9
     (pair,) = (one for one in detect_mapping(rows).alternatives if one.shape == "pairs")
 
