@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.session import unit_of_work
+from studio.intake.files import limits
 from studio.services.operations import home
 from studio.settings import Settings
 from tests.support import factories
@@ -34,6 +35,9 @@ os.environ.setdefault("STUDIO_EVALUATE_RUNS", "false")
 # Hundreds of processes are started, and each would compile what it imports; so would this one.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# CPU time grows on a busy machine; it must not decide whether a request or a task reads a file.
+limits.MAX_REQUEST_SECONDS *= 10
 
 # A shell's jobs in the background ignore Ctrl-C, and so would everything that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

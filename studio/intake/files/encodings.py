@@ -16,6 +16,7 @@ from functools import partial
 
 from studio.intake.files.archives import CHUNK_BYTES, chunks_as_file
 from studio.intake.files.formats import UTF8_BOM
+from studio.intake.files.packages import load_encoding_detectors
 
 UTF8 = "utf-8"
 
@@ -296,6 +297,7 @@ def preview_encoding(name: str, sample: bytes) -> EncodingPreview:
 
 def _rank_encodings(sample: bytes) -> list[str]:
     """Return the possible encodings of a sample, likeliest first; at least one."""
+    load_encoding_detectors()
     import chardet  # noqa: PLC0415 -- heavy import
 
     names: dict[str, None] = {}
@@ -336,6 +338,7 @@ def _decodes(sample: bytes, name: str) -> bool:
 
 def _charset_normalizer_text(sample: bytes) -> str:
     """Return the text as charset-normalizer would read it."""
+    load_encoding_detectors()
     import charset_normalizer  # noqa: PLC0415 -- heavy import
 
     best = charset_normalizer.from_bytes(sample).best()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PosixPath
 from typing import IO, Any, Self, TypeVar
 
@@ -90,7 +90,7 @@ class Limits:
     """Everything that is unpacked, and all converted rows."""
     free_bytes: int = ALWAYS_ALLOWED_BYTES
     cells: int = MAX_CELLS
-    at_once_seconds: float = MAX_REQUEST_SECONDS
+    at_once_seconds: float = field(default_factory=lambda: MAX_REQUEST_SECONDS)
     deadline: Deadline | None = None
 
     def for_request(self) -> Self:

@@ -16,6 +16,15 @@ def load_arrow() -> None:
 
 
 @cache
+def load_encoding_detectors() -> None:
+    """Load what guesses encodings, and the statistics that the first guess of each loads."""
+    sample = "Le café a été livré à l'été.".encode("cp1252")
+    with exempt_from_deadlines():
+        import_module("chardet").detect_all(sample)
+        import_module("charset_normalizer").from_bytes(sample).best()
+
+
+@cache
 def load_excel() -> None:
     """Load what reads Excel workbooks."""
     with exempt_from_deadlines():

@@ -230,6 +230,10 @@ print((Deadline.after(1e9).end - deadline.end) / took)
         ),
         ("from studio.intake.files.packages import load_excel", "load_excel()"),
         (
+            "from studio.intake.files.encodings import guess_encoding",
+            "guess_encoding(io.BufferedReader(io.BytesIO('Écran cassé'.encode('cp1252'))))",
+        ),
+        (
             "from studio.intake.readers.columnar_rows import rows_in_parquet",
             (
                 "try: list(rows_in_parquet(io.BytesIO(b'PAR1'), Limits(), None))\n"
