@@ -96,7 +96,6 @@ def test_run_killed_twice_equals_uninterrupted_run(
     assert (first_step >= 8, second_step >= 28) == (True, True)
 
 
-@pytest.mark.smoke
 def test_kill_during_save_leaves_no_partial_checkpoint(
     whole: RunDir, model: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,6 @@ def told(page: Page, words: str) -> None:
     expect(page.locator("#preview")).to_contain_text(words)
 
 
-@pytest.mark.smoke
 def test_recognised_dataset_is_saved_with_one_click(page: Page, studio: Studio) -> None:
     bring(page)
     told(page, "Of all 12 rows, 12 are usable")

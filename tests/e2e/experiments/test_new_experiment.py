@@ -35,7 +35,6 @@ def newest(studio: Studio, count: int) -> list[Any]:
     return [studio.api.get(f"/runs/{one['id']}").json()["recipe"] for one in made]
 
 
-@pytest.mark.smoke
 def test_preset_is_changed_and_run_started(page: Page, studio: Studio) -> None:
     page.goto("/new")
     page.get_by_role("button", name="Change goal").click()

@@ -93,7 +93,6 @@ def background(page: Page) -> str:
     return colour
 
 
-@pytest.mark.smoke
 def test_saved_report_of_run_opens_offline(
     online: Page, offline: BrowserContext, tmp_path: Path
 ) -> None:

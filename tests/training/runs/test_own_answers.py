@@ -42,7 +42,7 @@ def make_trainer(root: Path, model: Path, teacher: Path) -> OnPolicyTrainer:
 @pytest.mark.parametrize(
     "adapter",
     [
-        pytest.param({}, marks=pytest.mark.smoke, id="full"),
+        pytest.param({}, id="full"),
         pytest.param(LORA | {"adapter__extra_modules": "embeddings"}, id="lora"),
     ],
 )

@@ -100,7 +100,6 @@ def test_dataset_upload_reports_progress(studio: Studio, tmp_path: Path) -> None
     assert made in list(studio.datasets.list())
 
 
-@pytest.mark.smoke
 def test_lists_are_read_across_pages(studio: Studio, done: Run) -> None:
     made = studio.experiments.create("many", done.recipe)
     studio.runs.cancel(studio.runs.again(done.id).id)

@@ -93,7 +93,6 @@ def hub(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.smoke
 def test_sigterm_stops_run_after_current_step(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)

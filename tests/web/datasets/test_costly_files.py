@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import read_session
 from studio.errors import TooLargeError
+from studio.intake.files import limits
 from studio.intake.files.limits import MAX_BLANK_LINES
 from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.build_dataset import build
@@ -47,8 +48,9 @@ def test_too_many_blank_lines_are_rejected(client: TestClient, path: str) -> Non
 
 @pytest.mark.slow
 def test_huge_parquet_dictionary_is_processed_by_task_and_rejected(
-    client: TestClient, engine: Engine, tmp_path: Path
+    client: TestClient, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "MAX_REQUEST_SECONDS", 0.0)
     words = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), ["x" * 10_000_000])
     packed = io.BytesIO()
     parquet.write_table(pa.table({"text": words}), packed, compression="zstd")
