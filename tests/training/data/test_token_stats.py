@@ -61,6 +61,7 @@ def trained(path: Path, at: int) -> tuple[int, int, int, int]:
     return made.truncated, sum(min(at, one) for one in lengths), learnt, made.dropped - unlearnt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [ROWS, TEXTS])
 def test_truncation_stats_match_training_at_every_length(
     tmp_path: Path, rows: Sequence[Mapping[str, Any]]

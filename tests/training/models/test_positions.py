@@ -41,7 +41,6 @@ def settings(rope_type: RopeType) -> dict[str, Any]:
     return {"model__rope_type": rope_type, "model__rope_factor": 4.0}
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("rope_type", TYPES)
 def test_run_saves_a_model_that_computes_as_it_was_trained(
