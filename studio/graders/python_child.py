@@ -11,8 +11,6 @@ import io
 import json
 import math
 import os
-import resource
-import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,7 +19,7 @@ from importlib.machinery import PathFinder
 from types import TracebackType
 from typing import Any
 
-from studio.graders import seal
+from studio.processes import child_limits, seal
 from studio.processes.parent_death import kill_on_parent_death
 
 FILE_NAME = "<grader>"
@@ -61,11 +59,11 @@ def main() -> None:
     lines = sys.stdin.buffer
     start = json.loads(lines.readline())
     kill_on_parent_death(lambda: os.getppid() != start["parent"])
-    _limit(start["memory_bytes"], start["cpu_seconds"])
+    child_limits.limit(start["memory_bytes"], start["cpu_seconds"])
     _import_modules(
         [*BASE_MODULES, *(name for name in start["modules"] if name in start["source"])]
     )
-    walls, reason = seal.seal(start["walls"])
+    walls, reason = seal.seal(seal.GRADER, start["walls"])
     _close_imports()
     _reply({"walls": walls, "reason": reason})
     if reason and start["must_seal"]:
@@ -74,21 +72,6 @@ def main() -> None:
     for line in lines:
         request = json.loads(line)
         _reply({"id": request["id"], **_grade(grade, request)})
-
-
-def _limit(memory_bytes: int, cpu_seconds: int) -> None:
-    """Limit what the process may use: nothing but memory, time and the pipes it has."""
-    for what, most in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, cpu_seconds),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, 16),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        with suppress(ValueError, OSError):  # Some systems do not know all of them.
-            resource.setrlimit(what, (most, most))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _import_modules(names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from studio.graders.grades import GradeError
-from studio.graders.seal import WALLS
+from studio.processes.seal import WALLS
 
 PythonPolicy = Literal["sealed", "trusted", "off"]
 """Whether Python graders run: only sealed, also where the kernel cannot seal, or not at all."""

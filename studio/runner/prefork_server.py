@@ -31,7 +31,7 @@ from importlib import import_module
 from pathlib import Path
 
 from studio.methods import METHODS
-from studio.processes import parent_death
+from studio.processes import parent_death, single_thread
 from studio.processes.unix_sockets import is_hung_up
 from studio.protocols.run_dir import RunDir
 from studio.runner.__main__ import clean_environment, main
@@ -44,12 +44,6 @@ _LATE_MODULES = (
     "transformers.models.llama.modeling_llama",
 )
 """Modules that most runs load after their start."""
-
-_SINGLE_THREAD_ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
-"""Keeps numpy and pyarrow from starting threads on import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +78,11 @@ def preload() -> str:
     block_packages_except(())
     # Detecting CUDA is allowed; initialising it would make it unusable in a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    os.environ.update(_SINGLE_THREAD_ENVIRONMENT)
+    os.environ.update(single_thread.ENVIRONMENT)
     import_module("numpy")
     import_module("pyarrow")
     # Only during these two imports: a torch with OpenBLAS inside must keep its threads.
-    for name in _SINGLE_THREAD_ENVIRONMENT:
+    for name in single_thread.ENVIRONMENT:
         del os.environ[name]
     import_module("studio.runner.execution")
     import_module("studio.runner.training_run")
