@@ -1,10 +1,11 @@
-"""What strangers' graders try, as a table: what is done, times the ways to do it.
+"""What strangers' programs try, as a table: what is done, times the ways to do it.
 
 Each attack is the body of a function. It returns 1.0 if it got what it wanted, and anything else,
 an error included, if it did not. `CANARY` is a folder with a file `secret`; `PARENT` is the process
 id of the test.
 """
 
+import platform
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -198,8 +199,12 @@ SIGNAL = {
     "uname": "os.uname(); return 1.0",
     "environment": "return float(any(name.startswith('STUDIO') for name in os.environ))",
     "a file left open": (
-        "for one in range(3, 300):\n    try: os.fstat(one)\n"
-        "    except OSError: continue\n    return 1.0\nreturn 0.0"
+        # Calls that the seal allows: what is not open is EBADF, any other answer is an open file.
+        "for one in range(3, 300):\n"
+        "    for use in (os.lseek, os.read, os.write):\n"
+        "        try: use(one, *{os.lseek: (0, 1), os.read: (0,), os.write: (b'',)}[use])\n"
+        "        except OSError as error:\n            if error.errno == 9: continue\n"
+        "        return 1.0\nreturn 0.0"
     ),
     "late import": "import turtle; return 1.0",
     "pickle": "return 1.0 if pickle.loads(b'cposix\\nsystem\\n(S\"true\"\\ntR.') == 0 else 0.0",
@@ -211,6 +216,42 @@ SIGNAL = {
         "return 1.0 if ctypes.CFUNCTYPE(ctypes.c_int)(start)() > 0 else 0.0"
     ),
 }
+
+MACHINE_CODE = {
+    "executable memory": "mmap.mmap(-1, 4096, prot=7); return 1.0",
+    "executable memory of libc": (
+        "libc.mmap.restype = ctypes.c_void_p\n"
+        "return float(libc.mmap(None, 4096, 5, 0x22, -1, 0) != 2**64 - 1)"
+    ),
+    "executable file": "mmap.mmap(0, 1, prot=5, flags=2); return 1.0",
+    "mprotect": (
+        "data = mmap.mmap(-1, 4096)\n"
+        "start = ctypes.addressof(ctypes.c_char.from_buffer(data))\n"
+        "return float(libc.mprotect(ctypes.c_void_p(start), 4096, 5) == 0)"
+    ),
+}
+"""Ways to run machine code that was not loaded."""
+
+_NUMBERED = """
+    io_uring_setup 425  io_uring_enter 426  io_uring_register 427  clone 56  clone3 435  execve 59
+    execveat 322  openat2 437  open_by_handle_at 304  name_to_handle_at 303  memfd_create 319
+    memfd_secret 447  userfaultfd 323  bpf 321  perf_event_open 298  add_key 248  keyctl 250
+    request_key 249  pidfd_open 434  pidfd_getfd 438  pidfd_send_signal 424  kcmp 312
+    process_vm_writev 311  process_madvise 440  prlimit64 302  tkill 200  tgkill 234  kill 62
+    rt_sigqueueinfo 129  rt_tgsigqueueinfo 297  timer_create 222  timerfd_create 283
+    signalfd4 289  inotify_init1 294  fanotify_init 300  splice 275  tee 276  vmsplice 278
+    sendfile 40  sendmsg 46  recvmsg 47  sendto 44  connect 42  bind 49  accept4 288
+    copy_file_range 326  fallocate 285  pwrite64 18  pwritev 296  flock 73  dup2 33  dup3 292
+    close_range 436  getdents64 217  newfstatat 262  statx 332  faccessat2 439  readlinkat 267
+    unlinkat 263  renameat2 316  mount 165  umount2 166  pivot_root 155  chroot 161  setns 308
+    unshare 272  init_module 175  kexec_load 246  personality 135  prctl 157  arch_prctl 158
+    seccomp 317  landlock_restrict_self 446  ptrace 101  pkey_mprotect 329  remap_file_pages 216
+    shmat 30  mq_open 240  ioperm 173  iopl 172  modify_ldt 154  sched_setscheduler 144
+    setpgid 109
+"""
+_WORDS = _NUMBERED.split()
+SYSTEM_CALLS = dict(zip(_WORDS[::2], map(int, _WORDS[1::2]), strict=True))
+"""Made by their numbers of x86_64, without a library."""
 
 ENDLESS = {
     "loop": "while True: pass",
@@ -352,6 +393,14 @@ TRAP = {
 """Leaves a process in which the next answer would not be graded, if it were kept."""
 
 
+_CALL = (
+    "ctypes.set_errno(0)\n"
+    "result = libc.syscall(NUMBER, -1, -1, -1, -1, -1, -1)\n"
+    "return float(result != -1 or ctypes.get_errno() != 1)"
+)
+"""With arguments that no call accepts: what refuses it is the seal if the error is EPERM."""
+
+
 def attacks() -> Iterator[Attack]:
     """Yield what is meant to get out, and is over at once."""
     for path in FILES:
@@ -365,6 +414,11 @@ def attacks() -> Iterator[Attack]:
     yield from _fill("network", NETWORK)
     yield from _fill("process", PROCESS)
     yield from _fill("signal", SIGNAL)
+    yield from _fill("machine code", MACHINE_CODE)
+    if platform.machine() == "x86_64":
+        for call, number in SYSTEM_CALLS.items():
+            for abi, offset in (("", 0), ("x32 ", 1 << 30)):
+                yield Attack(f"{abi}call {call}", _CALL.replace("NUMBER", str(number + offset)))
 
 
 def disruptions() -> Iterator[Attack]:

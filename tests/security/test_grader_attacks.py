@@ -15,7 +15,7 @@ import pytest
 
 from studio.graders.grades import GradeError
 from studio.graders.python_process import PythonLimits, PythonPolicy, PythonProcess, seal_status
-from studio.graders.seal import ALLOWED_CALLS, WALLS
+from studio.processes.seal import CALLS, GRADER, WALLS
 from tests.security.grader_attacks import (
     ENDLESS,
     FEW_MODULES,
@@ -153,7 +153,7 @@ def test_every_other_system_call_is_refused(target: Target) -> None:
     Linux 6.12 lets 335 and 336 past every filter: it makes them itself, for uprobes of its
     administrator, and ends or refuses a process that calls them.
     """
-    allowed = [335, 336, *(call["x86_64"] for call in ALLOWED_CALLS.values())]
+    allowed = [335, 336, *(CALLS[name]["x86_64"] for name in GRADER.calls)]
     code = f"""
     allowed, passed = {allowed}, []
     for number in range(700):
