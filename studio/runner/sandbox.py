@@ -132,9 +132,10 @@ def limit_memory(extra_bytes: int) -> None:
 
 
 def _close_other_files(pipe: int) -> None:
-    """Close what a child does not need: its input, and every file but the log and the pipe."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    """Close what a child does not need: every file but the log, for its errors, and the pipe."""
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
     os.closerange(3, pipe)
     os.closerange(pipe + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**16))
 

@@ -1,6 +1,8 @@
 """Small files that native code would unpack without end: another process reads them first."""
 
+import gzip
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,23 @@ def test_slow_parquet_check_raises_slow_reading_error(tmp_path: Path) -> None:
 
 def test_valid_parquet_passes(tmp_path: Path) -> None:
     check_in_child(reading(tmp_path, ["x"] * 1000))
+
+
+def test_columns_that_load_time_zones_pass_the_sealed_check(tmp_path: Path) -> None:
+    """Packed, too: its content is unpacked to a file that is open before the seal."""
+    now = [datetime.now(UTC)] * 20
+    for number, (unit, zone) in enumerate(
+        [("us", "Europe/Berlin"), ("ns", "Asia/Kolkata"), ("ms", "+02:00"), ("s", "Mars/Base")]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        times = pa.array(now, pa.timestamp("us")).cast(pa.timestamp(unit), safe=False)
+        job = reading(folder, times.cast(pa.timestamp(unit, zone)))
+        packed = job.source.path.with_suffix(".parquet.gz")
+        packed.write_bytes(gzip.compress(job.source.path.read_bytes()))
+
+        check_in_child(job)
+        check_in_child(replace(job, source=SourceFile(path=packed, filename=packed.name)))
 
 
 def test_jsonl_file_is_checked_without_child_process(tmp_path: Path) -> None:
