@@ -76,8 +76,36 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("path/to/this/folder")
 {read}""",
 }
+_READ_IMAGE = """
+from PIL import Image
+
+turns = [
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "A question"}]}
+]
+text = processor.apply_chat_template(turns, add_generation_prompt=True)
+inputs = processor(text=text, images=[Image.open("image.png")], return_tensors="pt")
+answer = processor.decode(model.generate(**inputs)[0], skip_special_tokens=True)
+"""
+_LOAD_IMAGE_MODEL = {
+    "model": f"""\
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+model = AutoModelForImageTextToText.from_pretrained("path/to/this/folder")
+processor = AutoProcessor.from_pretrained("path/to/this/folder")
+{_READ_IMAGE.replace("{", "{{").replace("}", "}}")}""",
+    "adapter": f"""\
+from peft import PeftModel
+from transformers import {{auto}}AutoModelForImageTextToText, AutoProcessor{{imports}}
+
+{{config}}base = AutoModelForImageTextToText.from_pretrained("{{base}}"{{how}})
+processor = AutoProcessor.from_pretrained("path/to/this/folder")
+tokenizer = processor.tokenizer
+{{rows}}model = PeftModel.from_pretrained(base, "path/to/this/folder")
+{_READ_IMAGE.replace("{", "{{").replace("}", "}}")}""",
+}
 LOAD_EXAMPLES = {
     "text": _LOAD_TEXT_MODEL,
+    "images": _LOAD_IMAGE_MODEL,
     "rewrite": _LOAD_REWRITING_MODEL,
     "score": _LOAD_SCORE_MODEL,
     "label": _LOAD_SCORE_MODEL,

@@ -11,18 +11,19 @@ omits tools silently, so its output is checked.
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Literal, Protocol
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from studio.errors import TrainingError
+from studio.training.data import image_messages
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
+from studio.training.data.template_process import Span, TemplateFailure, TemplateProcess
+from studio.training.models import tokenizers
 
 _DEFINED, _CALLED, _GIVEN, _RETURNED = "xyzzy_defined", "xyzzy_called", "plover", "plugh42"
 """Words that no template writes by itself."""
@@ -135,8 +136,6 @@ _TALK: tuple[Message, ...] = (
 )
 
 
-Span = tuple[int, int]
-
 _CHATML = (
     "{{ BOS }}{% if tools %}{{ '<|im_start|>system\\n# Tools\\n\\nCall a function by its name and "
     "arguments as JSON in <tool_call></tool_call>. The functions:\\n<tools>' }}"
@@ -174,19 +173,19 @@ _NONE = (
 _TEMPLATES = {"chatml": _CHATML, "plain": _PLAIN, "none": _NONE}
 _IM_END = "<|im_end|>"
 _PROBE_WORD = "Xyzzy"
-
-_TEMPLATE_ERRORS = (
-    TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-    SyntaxError,
+_PROBE: tuple[dict[str, Any], ...] = (
+    {"role": "user", "content": "?"},
+    {"role": "assistant", "content": _PROBE_WORD},
 )
-"""Errors that compiling or rendering a template may raise."""
+_PROMPTS_AT_ONCE = 100
+"""Each is as long as its conversation up to there."""
+
+
+_NO_IMAGES = TrainingError(
+    "bad_row",
+    "The data has images, which this model or method cannot read.",
+    hint="Choose an image-text model and the method Vision, or a dataset without images.",
+)
 
 
 class ChatTemplateError(TrainingError):
@@ -238,7 +237,9 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._text = tokenizer.get_chat_template()
-        self._tokens: dict[str, Any] = dict(tokenizer.special_tokens_map)
+        self._process = TemplateProcess(self._text, dict(tokenizer.special_tokens_map))
+        self._reads_images = tokenizers.image_tokens(tokenizer) is not None
+        self._needs_parts = self._reads_images and not self._renders_texts()
         self._marked = "generation %}" in self._text or "generation -%}" in self._text
         tail = self._text_after_answer()
         special = _special_tokens(tokenizer)
@@ -285,7 +286,8 @@ class ChatTemplate:
     def _render_answered(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
         texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
         if not self._marked:
-            marks = [self._find_answers(*pair) for pair in zip(texts, rows, strict=True)]
+            prompts = self._render_prompts_of_answers(rows)
+            marks = [self._find_answers(*pair, prompts) for pair in zip(texts, rows, strict=True)]
         spans = [
             self._trained_spans(*row_parts) for row_parts in zip(texts, rows, marks, strict=True)
         ]
@@ -311,7 +313,10 @@ class ChatTemplate:
 
     def _render_or_empty(self, row: TrainingRow, *, as_objects: bool) -> str:
         """Render a row, or return "" if the template refuses it."""
-        turns = [to_template_message(message, as_objects=as_objects) for message in row.messages]
+        turns = [
+            self._with_parts(message, to_template_message(message, as_objects=as_objects))
+            for message in row.messages
+        ]
         try:
             return self._render_messages([turns], row.tools)[0][0]
         except ChatTemplateError:
@@ -333,8 +338,30 @@ class ChatTemplate:
 
     def _to_template_message(self, message: Message) -> dict[str, Any]:
         if not message.get("tool_calls"):
-            return to_template_message(message)
-        return to_template_message(message, as_objects=self.tool_support.as_objects)
+            return self._with_parts(message, to_template_message(message))
+        turn = to_template_message(message, as_objects=self.tool_support.as_objects)
+        return self._with_parts(message, turn)
+
+    def _with_parts(self, message: Message, turn: dict[str, Any]) -> dict[str, Any]:
+        """Return a turn with its content as parts, if it has images or the template needs them.
+
+        Raises:
+            TrainingError: it has images, and the model reads none.
+
+        """
+        has_images = bool(turn.pop("images", None))
+        if has_images and not self._reads_images:
+            raise _NO_IMAGES
+        if not has_images and not self._needs_parts:
+            return turn
+        return turn | {"content": image_messages.to_parts(message)}
+
+    def _renders_texts(self) -> bool:
+        """Whether the template renders content that is a text, and not only lists of parts."""
+        try:
+            return _PROBE_WORD in self._render_messages([list(_PROBE)])[0][0]
+        except ChatTemplateError:
+            return False
 
     def _render_messages(
         self,
@@ -343,35 +370,43 @@ class ChatTemplate:
         **options: bool,
     ) -> tuple[list[str], list[list[Span]]]:
         try:
-            texts, marks = render_jinja_template(
-                conversations=conversations,
-                tools=[dict(tool) for tool in tools] or None,
-                chat_template=self._text,
-                **options,
-                **self._tokens,
+            return self._process.render(
+                conversations, [dict(tool) for tool in tools] or None, **options
             )
-        except _TEMPLATE_ERRORS as error:
-            reason = str(error).rstrip(".") or type(error).__name__
-            raise ChatTemplateError(reason) from error
-        return texts, marks
+        except TemplateFailure as error:
+            raise ChatTemplateError(error.reason) from error
 
     def _text_after_answer(self) -> str:
-        probe = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE_WORD}]
+        probe = [self._to_template_message(message) for message in _PROBE]
         return self._render_messages([probe])[0][0].rpartition(_PROBE_WORD)[2]
 
-    def _find_answers(self, text: str, row: TrainingRow) -> list[Span]:
-        """Find the answers in a text whose template does not mark them."""
+    def _render_prompts_of_answers(self, rows: Sequence[TrainingRow]) -> Iterator[str]:
+        """Yield the prompt of each answer that has one, some of them rendered at a time."""
+        befores = (
+            TrainingRow(messages=row.messages[:i], tools=row.tools)
+            for row in rows
+            for i, message in enumerate(row.messages)
+            if i and message["role"] == "assistant"
+        )
+        while some := list(islice(befores, _PROMPTS_AT_ONCE)):
+            yield from self._render(some, add_generation_prompt=True)[0]
+
+    def _find_answers(self, text: str, row: TrainingRow, prompts: Iterator[str]) -> list[Span]:
+        """Find the answers in a text whose template does not mark them.
+
+        `prompts` are those of the answers that have one.
+        """
         spans: list[Span] = []
         for i, message in enumerate(row.messages):
             if message["role"] == "assistant":
                 done = spans[-1][1] if spans else 0
-                spans.append(self._answer_span(text, row, i, done))
+                # Text a template adds only when prompting (such as an opened thought) is not in it.
+                opening = _common_prefix_length(next(prompts), text) if i else 0
+                spans.append(self._answer_span(text, message, max(done, opening)))
         return spans
 
-    def _answer_span(self, text: str, row: TrainingRow, index: int, done: int) -> Span:
-        before, answer = row.messages[:index], row.messages[index]
+    def _answer_span(self, text: str, answer: Message, start: int) -> Span:
         content = answer["content"].strip()
-        start = max(done, self._opening_length(text, before, row.tools))
         content_start = text.find(content, start)
         content_end = content_start + len(content) if content and content_start >= 0 else -1
         if content_end >= 0 and not answer.get("tool_calls"):
@@ -393,16 +428,12 @@ class ChatTemplate:
         if all(map(is_trained_on, answers)):
             return marks
         if len(marks) != len(answers):  # The template marks answers in pieces, or not all of them.
-            muted = self._find_answers(text, row)
+            muted = self._find_answers(text, row, self._render_prompts_of_answers([row]))
             muted = [
                 span for span, turn in zip(muted, answers, strict=True) if not is_trained_on(turn)
             ]
             return [mark for mark in marks if not any(_overlap(mark, span) for span in muted)]
         return [mark for mark, turn in zip(marks, answers, strict=True) if is_trained_on(turn)]
-
-    def _opening_length(self, text: str, before: Sequence[Message], tools: Sequence[Any]) -> int:
-        # Text a template adds only when prompting (such as an opened thought) is not in the text.
-        return _common_prefix_length(self.render_prompt(before, tools), text) if before else 0
 
     def _include_end_marks(self, text: str, spans: list[Span]) -> RenderedConversation:
         """Extend each answer over the mark that ends it."""

@@ -8,8 +8,10 @@ import json
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
+from typing import BinaryIO
 
 from transformers import PreTrainedTokenizerBase
 
@@ -72,10 +74,26 @@ _MAX_CPU_SECONDS = 3.0
 _TOO_LONG = "The rows near it are too long to measure here."
 
 
-def measure_rows(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> RowLengths:
+@dataclass(frozen=True, slots=True)
+class MeasuredRows:
+    """The rows that a row may be packed with."""
+
+    file: BinaryIO
+    """The file of the split, as a process that opens no path has it."""
+    sizes: RowLengths
+
+
+def open_rows(request: TokenizerRequest) -> BinaryIO | None:
+    """Open the file with the rows that a row may be packed with; None if it is not packed."""
+    return Path(request.window.path).open("rb") if request.window else None
+
+
+def measure_rows(
+    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, file: BinaryIO
+) -> RowLengths:
     """Return the lengths of the rows that a row may be packed with."""
     assert request.window is not None  # noqa: S101 -- asked for these
-    trained_numbers = _trained_numbers(request.window)
+    trained_numbers = _trained_numbers(request.window, file)
     share, seed = request.window.share, request.window.seed
     held_out = (
         {trained_numbers[index] for index in validation_indices(len(trained_numbers), share, seed)}
@@ -83,7 +101,7 @@ def measure_rows(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) 
         else set()
     )
     try:
-        measured = dict(_measure_each(request, tokenizer))
+        measured = dict(_measure_each(request, tokenizer, file))
     except TrainingError as error:
         return RowLengths(
             trouble="The rows that share an example with this one could not be determined. "
@@ -118,9 +136,12 @@ def rows_packed_with(request: TokenizerRequest, sizes: RowLengths) -> dict[int, 
     return dict(usable[index] for index in own_pack)
 
 
-def read_rows(request: TokenizerRequest, numbers: Collection[int]) -> list[TrainingRow]:
+def read_rows(
+    request: TokenizerRequest, numbers: Collection[int], file: BinaryIO
+) -> list[TrainingRow]:
     """Return rows of a window by their numbers."""
-    return [row for number, row in _window_rows(request) if number in numbers and row is not None]
+    rows = _window_rows(request, file)
+    return [row for number, row in rows if number in numbers and row is not None]
 
 
 def load_template(
@@ -133,30 +154,31 @@ def load_template(
     return ChatTemplate(tokenizer)
 
 
-def _trained_numbers(window: PackingWindow) -> range | list[int]:
+def _trained_numbers(window: PackingWindow, file: BinaryIO) -> range | list[int]:
     """Return the numbers of all rows in the file that are trained on."""
     if not window.judged:
         return range(1, window.rows + 1)
-    with Path(window.path).open("rb") as lines:
-        labels = (json.loads(line).get("label") for line in lines)
-        return [number for number, label in enumerate(labels, 1) if label is not False]
+    file.seek(0)
+    labels = (json.loads(line).get("label") for line in file)
+    return [number for number, label in enumerate(labels, 1) if label is not False]
 
 
-def _window_rows(request: TokenizerRequest) -> Iterator[tuple[int, TrainingRow | None]]:
+def _window_rows(
+    request: TokenizerRequest, file: BinaryIO
+) -> Iterator[tuple[int, TrainingRow | None]]:
     assert request.window is not None  # noqa: S101 -- asked for these
-    with Path(request.window.path).open("rb") as file:
-        file.seek(request.window.start)
-        for number, line in zip(packing_window(request.number), file, strict=False):
-            row = to_training_row(json.loads(line), number, "training")
-            yield number, None if is_rated_bad(row) else row
+    file.seek(request.window.start)
+    for number, line in zip(packing_window(request.number), file, strict=False):
+        row = to_training_row(json.loads(line), number, "training")
+        yield number, None if is_rated_bad(row) else row
 
 
 def _measure_each(
-    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
+    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, file: BinaryIO
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield each row's number, its token count, and the index of the first token trained on."""
     started_at = time.process_time()
-    rows = (row for _, row in _window_rows(request) if row is not None)
+    rows = (row for _, row in _window_rows(request, file) if row is not None)
     template: ChatTemplate | None = None
     for first in rows:
         chunk = [first, *islice(rows, _CHUNK_ROWS - 1)]

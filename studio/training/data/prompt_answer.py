@@ -9,13 +9,14 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from studio.intake.row_formats.image_marks import mark_images
 from studio.intake.row_formats.tasks import reference_text
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
 
 
 def prompt_text(turns: Sequence[Message]) -> str:
     """Return turns as the text that a model reads: their contents, each on a line of its own."""
-    return "\n".join(str(turn["content"]) for turn in turns if turn["content"])
+    return "\n".join(filter(None, map(mark_images, turns)))
 
 
 def split_row(row: TrainingRow) -> tuple[str, str]:

@@ -20,7 +20,6 @@ from studio.protocols.tokenizer_service import (
     PackedRow,
     PromptTokens,
     RejectedPreview,
-    RowLengths,
     TemplatePreview,
     TemplatePreviews,
     TemplateSource,
@@ -29,7 +28,8 @@ from studio.protocols.tokenizer_service import (
     TokenPreview,
 )
 from studio.training.data import chat_templates, packing, prompt_answer, rated_steps, tagged_words
-from studio.training.data.chat_templates import ChatTemplate, Span
+from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.image_prompts import repeat_images
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
 from studio.training.data.preview_notes import (
     count_trained,
@@ -46,6 +46,7 @@ from studio.training.data.rows import (
     rejected_answer,
     to_training_row,
 )
+from studio.training.data.template_process import Span
 from studio.training.models import languages
 from studio.weights.language_codes import Languages
 
@@ -72,11 +73,13 @@ _EXAMPLE_ROW = TrainingRow(
 
 
 def preview_tokens(
-    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None = None
+    request: TokenizerRequest,
+    tokenizer: PreTrainedTokenizerBase,
+    measured: packing.MeasuredRows | None = None,
 ) -> TokenPreview:
     """Return what training makes of a row, using the same code.
 
-    If the row is packed with others, `sizes` has the lengths of all rows it may be packed with.
+    If the row is packed with others, `measured` has all rows it may be packed with.
 
     Raises:
         InvalidError: it is not a row.
@@ -96,14 +99,15 @@ def preview_tokens(
         row = rated_answer(row)
     (labelled,) = label_rows([row], template, tokenizer)
     preview = _build_preview(request, row, labelled, list(show(row, labelled)))
-    if sizes is None or not preview.learnt:
+    if measured is None or not preview.learnt:
         return preview
+    sizes = measured.sizes
     if problem := sizes.trouble or held_out_note(request, sizes):
         return preview.model_copy(update={"sentences": [*preview.sentences, problem]})
     sizes_by_row = packing.rows_packed_with(request, sizes)
     if not sizes_by_row:
         return preview
-    rows = packing.read_rows(request, sizes_by_row)
+    rows = packing.read_rows(request, sizes_by_row, measured.file)
     labelled_rows = zip(rows, label_rows(rows, template, tokenizer), strict=True)
     pack = _build_pack(
         request,
@@ -408,9 +412,12 @@ def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
         return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id], spoken=spoken)
     chat_templates.set_chat_template(tokenizer, request.chat_template)
     template = ChatTemplate(tokenizer)
-    text = template.render_prompt(request.row["messages"])
+    messages = request.row["messages"]
+    ids = _tokenise_started_answer(
+        template.render_prompt(messages), request.answer_start, tokenizer
+    )
     return PromptTokens(
-        ids=_tokenise_started_answer(text, request.answer_start, tokenizer),
+        ids=repeat_images(ids, TrainingRow(messages=messages), tokenizer),
         stops=template.stop_tokens,
         template_hash=template.hash,
     )

@@ -14,9 +14,10 @@ from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import PartStats, RefusedRows
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.training.data import chat_templates
-from studio.training.data.chat_templates import ChatTemplate, ChatTemplateError, Span
+from studio.training.data.chat_templates import ChatTemplate, ChatTemplateError
 from studio.training.data.labels import IGNORE_INDEX, LabelledRow, cut_after_last_answer, label_rows
 from studio.training.data.rows import TrainingRow, chosen_answer, iter_rows, rejected_answer
+from studio.training.data.template_process import Span
 
 TokeniseRows = Callable[[Sequence[TrainingRow]], Iterator[LabelledRow]]
 """Tokenises rows."""

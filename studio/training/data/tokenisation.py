@@ -27,6 +27,7 @@ from studio.errors import TrainingError
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import IGNORE_INDEX, label_rows
 from studio.training.data.rows import TrainingRow
+from studio.training.models import tokenizers
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Examples:
     """Tokens of the longest row, before truncation."""
     cut_off: int = 0
     """Dropped rows whose answers all begin after the maximum sequence length."""
+    too_long: int = 0
+    """Dropped rows that are longer than it, of a method that truncates none."""
     packs: Sequence[Sequence[int]] | None = None
     """Which rows share an example, by index; None if rows are not packed."""
 
@@ -129,6 +132,15 @@ def refuse_empty(examples: Examples, part: str, max_length: int) -> None:
     """Raise a TrainingError if a part of the data has no rows left."""
     if examples.rows:
         return
+    if examples.too_long:
+        raise TrainingError(
+            "sequence_too_long",
+            f"{examples.too_long:,} of {examples.dropped:,} rows of the {part} data are longer "
+            f"than {max_length:,} tokens, and rows with images are not truncated.",
+            hint=f'Raise "Max sequence length": the longest row has {examples.longest_row:,} '
+            "tokens. Or let images have fewer pixels.",
+            longest=examples.longest_row,
+        )
     if not examples.cut_off:
         raise TrainingError(
             "all_labels_masked",
@@ -216,6 +228,7 @@ def cache_key(
         "template": tokenizer.chat_template,
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "length": max_length,
+        "images": str(tokenizers.image_tokens(tokenizer)),
     }
     contents = [
         (

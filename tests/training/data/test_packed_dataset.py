@@ -167,7 +167,8 @@ def test_packing_preview_matches_training_packs(judged: bool, tmp_path: Path) ->
     asked = TokenizerRequest(
         kind="tokens", model="", row={}, number=1, max_length=100, window=window
     )
-    sizes = packing.measure_rows(asked, tiny.tokenizer())
+    with path.open("rb") as file:
+        sizes = packing.measure_rows(asked, tiny.tokenizer(), file)
     every = [asked.model_copy(update={"number": number}) for number in range(1, len(rows) + 1)]
     seen = [list(packing.rows_packed_with(one, sizes)) for one in every]
 
