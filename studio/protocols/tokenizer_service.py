@@ -73,6 +73,10 @@ class TokenizerRequest(Message):
     kind: RequestKind
     model: str
     """A folder, or a name on the hub."""
+    base: str = ""
+    """The folder of an adapter's base model, whose config says how it reads images."""
+    max_pixels: int | None = None
+    """The size to which larger images are scaled, if the model keeps their shape."""
     row: dict[str, Any] = {}
     """The row as stored in the dataset's file."""
     number: int = 0

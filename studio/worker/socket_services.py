@@ -102,7 +102,9 @@ class SocketService:
         self._lifeline, service_end = socket.socketpair()
         files = (self._listener.fileno(), service_end.fileno())
         try:
-            with self.socket_path.with_suffix(".log").open("wb") as log_file:
+            # In append mode, what shares the file can only add to it.
+            with self.socket_path.with_suffix(".log").open("ab") as log_file:
+                log_file.truncate(0)
                 self.child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
                     [sys.executable, "-m", self.module, *map(str, files), *self.args],
                     stdin=subprocess.DEVNULL,

@@ -14,10 +14,18 @@ Call = tuple[str, int, str, ast.Call]
 ADAPTER_LOADERS = {"PeftModel.from_pretrained", "PeftConfig.from_pretrained"}
 """Of peft, which runs no code of a folder."""
 MODEL_LOADER = "heads.auto_class(config).from_pretrained"
-LOADERS = {"AutoConfig.from_pretrained", "AutoTokenizer.from_pretrained", MODEL_LOADER}
+LOADERS = {f"Auto{part}.from_pretrained" for part in ("Config", "Tokenizer", "ImageProcessor")}
+LOADERS.add(MODEL_LOADER)
 """All others in our code."""
 GRADER_CHILD = "studio/graders/python_child.py"
 """Runs a user's grader: the only module that runs code from outside, in a sealed process."""
+SEALED = {
+    GRADER_CHILD: "_load",
+    "studio/runner/check_file.py": "_read",
+    "studio/runner/tokenizer/server.py": "_HANDLERS[request.kind]",
+    "studio/training/data/template_child.py": "_render",
+}
+"""Where a process seals itself, and what it does only then with what a stranger made."""
 
 
 @cache
@@ -110,6 +118,41 @@ def test_sealed_grader_process_seals_itself_and_is_imported_nowhere() -> None:
     assert lines["seal.seal"] < lines["_load"]
 
 
+@pytest.mark.parametrize(("path", "strange"), SEALED.items())
+def test_what_runs_or_reads_what_strangers_made_is_sealed_first(path: str, strange: str) -> None:
+    found = [(line, called) for where, line, called, _ in calls() if where == path]
+    seals = [line for line, called in found if called in {"seal", "seal.seal"}]
+    (used,) = [line for line, called in found if called == strange]
+
+    assert len(seals) == 1
+    assert seals[0] < used
+
+
+def test_chat_templates_are_rendered_in_sealed_processes_only() -> None:
+    """Where the renderer is known, and which process renders in itself: the tokenizer service."""
+    uses = {path for path, _, called, _ in calls() if "apply_chat_template" in called}
+    named = {
+        name_of(path)
+        for path in MODULES
+        for node in nodes(path)
+        if isinstance(node, ast.Constant) and "chat_template_utils" in str(node.value)
+    } | {path for path, name in imported() if "chat_template_utils" in name}
+    here = {path for path, _, called, _ in calls() if called.endswith("render_in_this_process")}
+
+    assert uses == set()
+    assert named == {
+        f"studio/training/data/{name}.py" for name in ("template_child", "template_process")
+    }
+    assert here == {"studio/runner/tokenizer/main.py"}
+
+
+def test_only_children_for_strangers_seal_themselves() -> None:
+    """A seal cannot be taken down: a process that goes on to work must not have one."""
+    assert {path for path, _, called, _ in calls() if called in {"seal", "seal.seal"}} == set(
+        SEALED
+    )
+
+
 @pytest.mark.parametrize(
     "module", ["pickle", "marshal", "shelve", "dill", "cloudpickle", "tarfile"]
 )
@@ -118,7 +161,7 @@ def test_unsafe_deserialisation_modules_are_not_imported(module: str) -> None:
 
 
 def test_only_web_package_creates_jinja_environments() -> None:
-    """Nobody but the pages makes an environment of Jinja; chat templates go through the desk."""
+    """Only pages have an environment of Jinja; chat templates are rendered by sealed processes."""
     made = {p for p, _, name, _ in calls() if name.endswith(("Environment", "Jinja2Blocks"))}
 
     assert [path for path in made if not path.startswith("studio/web/")] == []

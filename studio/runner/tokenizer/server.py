@@ -4,14 +4,16 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import StudioError, TooLargeError
+from studio.processes.seal import TEMPLATE, WALLS, seal
 from studio.processes.unix_sockets import is_hung_up, receive_all
 from studio.protocols.tokenizer_service import (
     MAX_REQUEST_BYTES,
@@ -32,6 +34,8 @@ from studio.runner.sandbox import (
 )
 from studio.runner.tokenizer.cache import TokenizerCache, load_tokenizer
 from studio.training.data import packing, text_pairs, token_preview
+from studio.training.data.packing import MeasuredRows
+from studio.training.models import tokenizers
 
 IDLE_SECONDS = 600.0
 _LOADED_MARKER = b"\n"
@@ -53,6 +57,8 @@ class TokenizerServer:
     children: dict[int, SandboxedChild] = field(default_factory=dict)
     """By the file descriptor their answers are read from."""
     idle_seconds: float = IDLE_SECONDS
+    walls: Collection[str] = WALLS
+    """What each child seals itself with. Only tests of the seal do without."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def serve(self) -> None:
@@ -93,11 +99,15 @@ class TokenizerServer:
         if tokenizer is not None:
             sizes = self.cache.sizes(request)
             limits = PACKED_PREVIEW_LIMITS if request.window and sizes is None else PREVIEW_LIMITS
-            child = fork_child(lambda: _answer(request, tokenizer, sizes), limits, connection)
+            child = fork_child(
+                lambda: _answer(request, tokenizer, sizes, self.walls), limits, connection
+            )
         else:
             # Children also load untrusted tokenizers first; once one succeeded, the server may load
             # it.
-            child = fork_child(lambda: _load_and_answer(request), LOAD_LIMITS, connection)
+            child = fork_child(
+                lambda: _load_and_answer(request, self.walls), LOAD_LIMITS, connection
+            )
         child.request = request
         self._watch(child)
 
@@ -146,7 +156,7 @@ class TokenizerServer:
                 self.cache.store_sizes(request, RowLengths.model_validate_json(note))
 
 
-def _load_and_answer(request: TokenizerRequest) -> Iterator[bytes]:
+def _load_and_answer(request: TokenizerRequest, walls: Collection[str]) -> Iterator[bytes]:
     try:
         tokenizer = load_tokenizer(request.model)
     except StudioError as error:
@@ -154,18 +164,31 @@ def _load_and_answer(request: TokenizerRequest) -> Iterator[bytes]:
         return
     yield _LOADED_MARKER
     (PACKED_PREVIEW_LIMITS if request.window else PREVIEW_LIMITS).apply()
-    yield from _answer(request, tokenizer, None)
+    yield from _answer(request, tokenizer, None, walls)
 
 
 def _answer(
-    request: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None
+    request: TokenizerRequest,
+    tokenizer: PreTrainedTokenizerBase,
+    sizes: RowLengths | None,
+    walls: Collection[str],
 ) -> Iterator[bytes]:
-    """Answer in a child: changes to its state do not affect the server."""
+    """Answer in a child: changes to its state do not affect the server.
+
+    From here on, the model's template runs: the child has loaded and opened what it needs, and
+    seals itself. Where the kernel cannot, its limits and Jinja's sandbox remain.
+    """
+    rows = packing.open_rows(request)
+    if request.base:
+        base = Path(request.base)
+        tokenizers.set_base(tokenizer, Path(request.model), base, request.max_pixels)
+    seal(TEMPLATE, walls)
     try:
-        if request.window and sizes is None:
-            sizes = packing.measure_rows(request, tokenizer)
+        if rows and sizes is None:
+            sizes = packing.measure_rows(request, tokenizer, rows)
             yield sizes.model_dump_json().encode() + b"\n"
-        answer = _HANDLERS[request.kind](request, tokenizer, sizes)
+        measured = MeasuredRows(rows, sizes) if rows and sizes else None
+        answer = _HANDLERS[request.kind](request, tokenizer, measured)
     except StudioError as error:
         yield _failure_answer(error)
         return
@@ -177,30 +200,30 @@ def _answer(
 
 _HANDLERS: dict[
     RequestKind,
-    Callable[[TokenizerRequest, PreTrainedTokenizerBase, RowLengths | None], TokenizerResponse],
+    Callable[[TokenizerRequest, PreTrainedTokenizerBase, MeasuredRows | None], TokenizerResponse],
 ] = {
-    "tokens": lambda request, it, sizes: TokenizerResponse(
-        tokens=token_preview.preview_tokens(request, it, sizes)
+    "tokens": lambda request, it, rows: TokenizerResponse(
+        tokens=token_preview.preview_tokens(request, it, rows)
     ),
-    "templates": lambda request, it, _sizes: TokenizerResponse(
+    "templates": lambda request, it, _rows: TokenizerResponse(
         templates=token_preview.preview_templates(request, it)
     ),
-    "prompt": lambda request, it, _sizes: TokenizerResponse(
+    "prompt": lambda request, it, _rows: TokenizerResponse(
         prompt=token_preview.tokenise_prompt(request, it)
     ),
-    "answer": lambda request, it, _sizes: TokenizerResponse(
+    "answer": lambda request, it, _rows: TokenizerResponse(
         prompt=token_preview.tokenise_answer(request, it)
     ),
-    "reading": lambda request, it, _sizes: TokenizerResponse(
+    "reading": lambda request, it, _rows: TokenizerResponse(
         prompt=token_preview.tokenise_row(request, it)
     ),
-    "steps": lambda request, it, _sizes: TokenizerResponse(
+    "steps": lambda request, it, _rows: TokenizerResponse(
         prompt=token_preview.tokenise_solution(request, it)
     ),
-    "words": lambda request, it, _sizes: TokenizerResponse(
+    "words": lambda request, it, _rows: TokenizerResponse(
         prompt=token_preview.tokenise_tagged(request, it)
     ),
-    "texts": lambda request, it, _sizes: TokenizerResponse(
+    "texts": lambda request, it, _rows: TokenizerResponse(
         prompt=text_pairs.tokenise_texts(request, it)
     ),
 }
