@@ -4,6 +4,7 @@ SECURITY: what a template can reach is bounded by its sandbox, what it can use u
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,31 @@ def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         assert here.child is process, "It was started anew."
 
 
+ORDINARY = {
+    "date": ("{{ strftime_now('%Y') }}", str(datetime.now().astimezone().year)),
+    "time": ("{{ strftime_now('%H %Z %c')[:2] | length }}", "2"),
+    "lorem": ("{{ lipsum(1, false)[-1] }}", "."),
+    "striptags": ("{{ '<b>&amp;</b>' | striptags }}", "&"),
+    "wordwrap": ("{{ 'a b' | wordwrap(1) | replace('\n', '-') }}", "a-b"),
+    "pprint": ("{{ {'a': 1} | pprint }}", "{'a': 1}"),
+    "tojson": ("{{ messages[0] | tojson }}", '{"role"'),
+    "escape": ("{{ 'a\\u0041\\n' }}", "aA"),
+    "random": ("{{ [1, 1] | random }}", "1"),
+    "sort": (
+        "{{ messages | sort(attribute='role') | map(attribute='role') | first }}",
+        "assistant",
+    ),
+    "urlencode": ("{{ 'a b' | urlencode }}", "a%20b"),
+}
+"""What templates use, some of which loads a module or a file the first time, and what it gives."""
+FAILING = {
+    "raised": ("{{ raise_exception('No system turn, please') }}", "No system turn, please"),
+    "zero": ("{{ 1 / 0 }}", "division by zero"),
+    "undefined": ("{{ nothing.here.there }}", "'nothing' is undefined"),
+    "syntax": ("{% if %}", "Expected an expression"),
+}
+
+
 def asked(model: Path) -> TokenizerRequest:
     return TokenizerRequest(kind="tokens", model=str(model), row=ROW)
 
@@ -101,3 +127,26 @@ def test_resource_hungry_template_fails_with_clear_error(
         )
 
     assert (caught.value.code, caught.value.message[-1]) == ("chat_template_refused", ".")
+
+
+@pytest.mark.parametrize(("template", "expected"), ORDINARY.values(), ids=ORDINARY)
+def test_sealed_child_renders_what_templates_use(
+    home: Settings, tmp_path: Path, template: str, expected: str
+) -> None:
+    text = template + tokenizer_services.CHATML
+    model = tokenizer_services.write_model(tmp_path / "model", text)
+
+    for _ in range(2):  # In the child that loads the tokenizer, then in one that has it.
+        found = service_clients.tokenize_row(home, asked(model))
+        assert "".join(token.text for token in found.tokens).startswith(expected)
+
+
+@pytest.mark.parametrize(("template", "reason"), FAILING.values(), ids=FAILING)
+def test_sealed_child_tells_why_a_template_fails(
+    home: Settings, tmp_path: Path, template: str, reason: str
+) -> None:
+    model = tokenizer_services.write_model(tmp_path / "model", template)
+    for _ in range(2):
+        with pytest.raises(InvalidError, match="The model's chat template fails") as caught:
+            service_clients.tokenize_row(home, asked(model))
+        assert reason in caught.value.message
