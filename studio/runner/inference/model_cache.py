@@ -11,27 +11,20 @@ from typing import Annotated
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model
 from pydantic import Field, TypeAdapter
-from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from studio.errors import InvalidError, UnavailableError
+from studio.errors import UnavailableError
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import AnyAdapter, Lora
+from studio.recipe.images import ImageOptions
 from studio.recipe.model_options import ModelOptions
-from studio.recipe.precision import PRECISIONS
 from studio.runner.inference.decoding import MAX_PADDED_TOKENS
 from studio.runner.inference.mixed_adapters import BASE, answering, can_mix
-from studio.training import exception_mapping
-from studio.training.checkpoints import checksums, trainer_state
-from studio.training.models import (
-    adapter_base,
-    loader,
-    lora_variants,
-    new_tokens,
-    tokenizers,
-    weight_formats,
-)
-from studio.weights import model_config, model_facts
+from studio.training import served_models
+from studio.training.checkpoints import trainer_state
+from studio.training.models import loader, lora_variants, processors, vision_parts
+from studio.training.models.processors import ImageReader
+from studio.weights import image_text, model_config, model_facts
 from studio.weights.model_facts import ModelFacts
 
 _ADAPTER: TypeAdapter[AnyAdapter] = TypeAdapter(Annotated[AnyAdapter, Field(discriminator="kind")])
@@ -64,6 +57,8 @@ class LoadedBase:
     key: BaseKey
     model: PreTrainedModel | PeftModel
     tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
+    readers: dict[tuple[str, int | None], ImageReader] = field(default_factory=dict)
+    """What turns images into inputs, by the folder that says how, and the most pixels."""
     adapters: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
     """The peft name of each adapter, by folder, checkpoint and modification time."""
     _count: int = 0
@@ -80,21 +75,34 @@ class LoadedBase:
         """Return the tokenizer that a request's model was trained with."""
         folder = request.tokenizer or request.adapter or request.model
         if folder not in self.tokenizers:
-            self.tokenizers[folder] = _load_tokenizer(request)
+            self.tokenizers[folder] = served_models.load_tokenizer(request)
         return self.tokenizers[folder]
+
+    def reader_for(self, request: GenerationRequest) -> ImageReader:
+        """Return what turns images into inputs, as when a request's model was trained."""
+        folder = request.adapter or request.model
+        if not image_text.read_image_processor(Path(folder)):
+            folder = request.model
+        max_pixels: int | None = request.image_options.get("max_pixels")
+        key = (folder, max_pixels)
+        if key not in self.readers:
+            tokenizer = self.tokenizer_for(request)
+            config = self.plain.config
+            self.readers[key] = processors.load(folder, config, tokenizer, max_pixels, offline=True)
+        return self.readers[key]
 
     def activate(self, request: GenerationRequest, others: Collection[str] = ()) -> str:
         """Activate the adapter of a request, loading it if needed, and return its name in peft.
 
         The base has none: BASE. The adapters `others` are not dropped.
         """
-        if not _has_adapter(request):
+        if not served_models.has_adapter(request):
             return BASE
         folder, weights = request.adapter, request.weights
         key = (folder, weights, _weights_mtime(weights or folder))
         if key not in self.adapters:
             self._count += 1
-            with _explaining_damage():
+            with served_models.explaining_damage():
                 self.adapters[key] = self._load_adapter(request, f"adapter{self._count}")
         self.adapters.move_to_end(key)
         name = self.adapters[key]
@@ -107,7 +115,8 @@ class LoadedBase:
     def activate_beside(self, request: GenerationRequest, others: Collection[str]) -> str | None:
         """Do so if a batch can have rows of this adapter and of others, else return None."""
         adapters = {*others} - {BASE}
-        if adapters and _has_adapter(request) and not self._has_kind(_peft_type(request)):
+        has_adapter = served_models.has_adapter(request)
+        if adapters and has_adapter and not self._has_kind(_peft_type(request)):
             return None
         name = self.activate(request, others)
         return name if self._can_mix({name, *others}) else None
@@ -128,11 +137,12 @@ class LoadedBase:
     def _load_adapter(self, request: GenerationRequest, name: str) -> str:
         weights = request.weights
         if weights:
-            _verify_weights(Path(weights))
+            served_models.verify_weights(Path(weights))
         self._add_adapter(request, name)
         try:
             if request.adapter:
-                self.model.load_adapter(request.adapter, name, key_mapping=_renamed(self.plain))
+                renamed = served_models.renamed_weights(self.plain)
+                self.model.load_adapter(request.adapter, name, key_mapping=renamed)
             if weights:
                 trainer_state.apply_weights(self.model, Path(weights), name)
         except BaseException:
@@ -158,12 +168,13 @@ class LoadedBase:
     def _adapter_config(self, request: GenerationRequest) -> PeftConfig:
         """Return the config of a saved adapter, or of one that the recipe describes."""
         if request.adapter:
-            config = PeftConfig.from_pretrained(request.adapter)
-            config.base_model_name_or_path = None  # Upstream warns if the base has been moved.
-            return config
+            return served_models.saved_adapter_config(request.adapter)
+        if request.image_options:
+            options = ImageOptions.model_validate(request.image_options)
+            vision_parts.freeze(self.plain, options)
         adapter = _ADAPTER.validate_python(request.lora)
-        texts = changed_options(request).new_token_texts
-        tokens = _load_tokenizer(request).convert_tokens_to_ids([*texts])
+        texts = served_models.changed_options(request).new_token_texts
+        tokens = served_models.load_tokenizer(request).convert_tokens_to_ids([*texts])
         config = loader.adapter_config(adapter, self.model, tokens)
         assert config is not None  # noqa: S101 -- only for a full fine-tune
         if isinstance(adapter, Lora) and adapter.changes_base:
@@ -203,6 +214,10 @@ class ModelCache:
         with answering(base.model, [adapter]):
             yield base.model, base.tokenizer_for(request)
 
+    def reader_for(self, request: GenerationRequest) -> ImageReader:
+        """Return what turns images into inputs of a request's model."""
+        return self.base_for(request).reader_for(request)
+
     def base_for(self, request: GenerationRequest) -> LoadedBase:
         """Return the base that a request needs, in place of any other."""
         key, base = base_key(request), self._base
@@ -213,7 +228,7 @@ class ModelCache:
             gc.collect()  # There may not be enough memory for two models.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self._base = base = LoadedBase(key, load_base_model(request))
+            self._base = base = LoadedBase(key, served_models.load_base_model(request))
         return base
 
 
@@ -247,144 +262,27 @@ _LATER = "Try again when a slot is free."
 _LOADED_BYTES = 4
 """Bytes of a weight, or of a key or value of the text that has been read: float32 on the CPU."""
 
-_DAMAGED = (OSError, ValueError, KeyError, SafetensorError, RuntimeError)
-"""What libraries raise about an adapter's files. A RuntimeError may have other causes."""
-
-
-def _renamed(model: PreTrainedModel) -> dict[str, str]:
-    """Return how weights were named when adapters of older models of this family were saved."""
-    names: dict[str, str] = getattr(model, "_checkpoint_conversion_mapping", {})
-    return names
-
-
-def _has_adapter(request: GenerationRequest) -> bool:
-    return bool(request.adapter or request.lora)
-
-
-def _base_weights(request: GenerationRequest) -> str:
-    """Return the checkpoint that the weights of the base come from; an adapter's do not count."""
-    return "" if _has_adapter(request) else request.weights
-
 
 def base_key(request: GenerationRequest) -> BaseKey:
     """Return what is equal for requests that the same loaded base answers."""
-    weights = _base_weights(request)
+    weights = served_models.base_weights(request)
     return BaseKey(
         request.model,
         weights,
         _weights_mtime(weights or request.model),
-        _head_folder(request),
+        served_models.head_folder(request),
         bool(request.pooling),
-        changed_options(request),
-        base_formats(request),
+        served_models.changed_options(request),
+        served_models.base_formats(request),
     )
 
 
 def _peft_type(request: GenerationRequest) -> str:
     """Return peft's name of the kind of adapter that a request needs."""
     if request.adapter:
-        with _explaining_damage():
+        with served_models.explaining_damage():
             return str(PeftConfig.from_pretrained(request.adapter).peft_type.value)
     return str(request.lora.get("kind", "lora")).upper()
-
-
-@contextmanager
-def _explaining_damage() -> Iterator[None]:
-    """Explain what libraries raise about an adapter's files.
-
-    Raises:
-        InvalidError: They raise something.
-
-    """
-    try:
-        yield
-    except _DAMAGED as error:
-        code = exception_mapping.explain(error).code
-        if isinstance(error, RuntimeError) and code != "incompatible_checkpoint":
-            raise
-        raise InvalidError(
-            "The adapter cannot be loaded: its files are damaged, incomplete, or for another base "
-            "model.",
-            hint="Choose a checkpoint of the run, or restart the run.",
-        ) from error
-
-
-def load_base_model(request: GenerationRequest) -> PreTrainedModel:
-    """Load a model in its own format; without a GPU in float32, the fastest format on a CPU.
-
-    If an adapter was trained on a rounded or quantised base, load the base in the same way.
-    """
-    on_gpu = torch.cuda.is_available()
-    precision, base_dtype = base_formats(request)
-    if base_dtype:
-        mode = next(candidate for candidate in PRECISIONS.values() if candidate.name == precision)
-        adapter = Lora.model_validate({"base_dtype": base_dtype})
-        model = adapter_base.load(base_source(request), mode, adapter, is_wide=not on_gpu)
-        # Upstream has already placed a quantised model on its device and cannot move it.
-        return model.eval() if adapter.quantised else _move_to_device(model)
-    weights = _base_weights(request)
-    if weights:
-        _verify_weights(Path(weights))
-    source = base_source(request)
-    config = adapter_base.load_config(source)
-    dtype = weight_formats.main_format(request.model, config) if on_gpu else "float32"
-    model = loader.load_model(request.model, config, dtype, code=request.code)
-    new_tokens.resize(model, source.tokens)
-    if weights:
-        trainer_state.apply_weights(model, Path(weights))
-    return _move_to_device(model)
-
-
-def base_source(request: GenerationRequest) -> adapter_base.BaseSource:
-    """Return where the base of a request's model is, and what its run changed of it."""
-    head, options = _head_folder(request), changed_options(request)
-    return adapter_base.BaseSource(
-        name=request.model,
-        code=request.code,
-        head=Path(head) if head else None,
-        gives_vectors=bool(request.pooling),
-        options=options,
-        tokens=len(_load_tokenizer(request)) if request.tokenizer or options.new_tokens else 0,
-    )
-
-
-def changed_options(request: GenerationRequest) -> ModelOptions:
-    """Return the model section of a recipe, without what other models of a base may differ in."""
-    options = ModelOptions.model_validate(request.options)
-    return options.model_copy(update={"attention": "automatic"})
-
-
-def _load_tokenizer(request: GenerationRequest) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that a request's model was trained with."""
-    folder = request.tokenizer or request.adapter or request.model
-    return tokenizers.load(folder, request.code, offline=True)
-
-
-def _head_folder(request: GenerationRequest) -> str:
-    """Return the folder whose config describes the head of a model that gives scores, or ""."""
-    return (request.adapter or request.model) if request.gives_scores else ""
-
-
-def _move_to_device(model: PreTrainedModel) -> PreTrainedModel:
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-
-
-def base_formats(request: GenerationRequest) -> tuple[str, str]:
-    """Return precision and format of a base that is rounded or quantised; empty for others."""
-    is_changed = request.base_dtype not in ("", "native", "float32")
-    return (request.precision, request.base_dtype) if is_changed else ("", "")
-
-
-def _verify_weights(folder: Path) -> None:
-    """Refuse a checkpoint whose weights differ from what was written."""
-    try:
-        # Skip the other files: most of them are optimizer state.
-        checksums.verify_folder(folder, trainer_state.WEIGHTS)
-    except checksums.CorruptCheckpointError as error:
-        raise InvalidError(
-            f"{folder.name} cannot be loaded: {error}.",
-            hint="Choose another checkpoint, or the run's final model.",
-        ) from error
 
 
 def _weights_mtime(name: str) -> int:

@@ -1,12 +1,12 @@
 """Models of this studio that graders ask: one that holds conversations, or a reward model."""
 
-import json
 from collections.abc import Mapping
 
 import torch
 
 from studio.errors import NotFoundError
 from studio.graders.model_questions import AskModel, ModelQuestion, ModelReply
+from studio.protocols import grader_judges
 from studio.protocols.grader_judges import LocalJudge
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.judging import ModelJudge
@@ -28,7 +28,7 @@ def ask_local(judges: Mapping[str, LocalJudge], cache: ModelCache) -> AskModel:
             return _ask_chat_model(judge.model, question, cache)
         with cache.model_for(judge.model) as (model, tokenizer), torch.inference_mode():
             score, tokens = score_turns(judge, model, tokenizer, question.messages)
-        return ModelReply(text=json.dumps({"result": score}), model=question.model, tokens=tokens)
+        return grader_judges.reward_reply(question, score, tokens)
 
     return ask
 

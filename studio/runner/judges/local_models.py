@@ -14,6 +14,7 @@ from studio.runner.inference.generation import generate, token_budget
 from studio.runner.inference.model_cache import ModelCache
 from studio.runner.inference.reading import give_scores
 from studio.runner.judges.both_orders import MAX_TOKENS, Judge, ask_both_orders
+from studio.training import reward_models
 from studio.training.data import token_preview
 
 
@@ -89,13 +90,6 @@ def score_turns(
     turns: Sequence[Mapping[str, str]],
 ) -> tuple[float, int]:
     """Return what a reward model says of a conversation, and how many tokens it has read."""
-    asked = TokenizerRequest(
-        kind="reading",
-        model=judge.model.model,
-        row={"messages": list(turns)},
-        max_length=judge.max_length,
-        chat_template="model",
-    )
-    ids = token_preview.tokenise_row(asked, tokenizer).ids
+    ids = reward_models.tokenise(judge, model, tokenizer, turns)
     end = give_scores(judge.model.model_copy(update={"ids": ids}), model)
     return next(iter(end.scores.values())), end.tokens

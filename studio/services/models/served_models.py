@@ -12,6 +12,7 @@ from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.protocols.tokenizer_service import PromptTokens
 from studio.recipe.model_options import ModelOptions
+from studio.weights import model_facts
 
 UNCHANGED_FORMATS = frozenset({"", "native", "float32"})
 """The formats in which a base model is loaded as it was saved."""
@@ -33,6 +34,8 @@ class ServedModel:
     """For an adapter: the number format of its base weights."""
     options: dict[str, Any] = field(default_factory=dict)
     """The recipe's model section, for an adapter or a model that has not been saved."""
+    image_options: dict[str, Any] = field(default_factory=dict)
+    """The recipe's section on images, of the run that it belongs to, if its model reads them."""
     tokenizer: str = ""
     """The folder of the run's own tokenizer, if it added tokens and has not saved its model."""
 
@@ -49,6 +52,17 @@ class ServedModel:
     def rounded_to(self) -> str:
         """The format that the base model is rounded or quantised to; empty if it is not."""
         return "" if self.base_dtype in UNCHANGED_FORMATS else self.base_dtype
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether it reads images as well as text."""
+        return model_facts.from_config(Path(self.model)).kind == "image_text"
+
+    @property
+    def max_pixels(self) -> int | None:
+        """The size to which larger images are scaled; None if nothing says that."""
+        size: int | None = self.image_options.get("max_pixels")
+        return size
 
     @property
     def memory_key(self) -> str:
@@ -74,6 +88,7 @@ class ServedModel:
                 "precision": self.precision,
                 "base_dtype": self.base_dtype,
                 "options": self.options,
+                "image_options": self.image_options,
                 "tokenizer": self.tokenizer,
                 "ids": prompt.ids,
                 "stops": prompt.stops,
@@ -86,7 +101,12 @@ def for_result(run: Run, folder: RunDir, weights: str = "") -> ServedModel:
     """Return the model that a run has saved, or a checkpoint of it at the folder `weights`."""
     spec = read_job_spec(run, folder)
     if run.recipe.adapter.kind == "full":
-        return ServedModel(model=str(folder.artifacts), weights=weights, code=spec.code)
+        return ServedModel(
+            model=str(folder.artifacts),
+            weights=weights,
+            code=spec.code,
+            image_options=_image_options(run),
+        )
     return ServedModel(
         model=spec.model,
         adapter=str(folder.artifacts),
@@ -95,6 +115,7 @@ def for_result(run: Run, folder: RunDir, weights: str = "") -> ServedModel:
         precision=run.recipe.precision,
         base_dtype=run.recipe.adapter.base_dtype,
         options=run.recipe.model.model_dump(),
+        image_options=_image_options(run),
     )
 
 
@@ -106,6 +127,7 @@ def for_checkpoint(run: Run, folder: RunDir, weights: str) -> ServedModel:
         weights=weights,
         code=spec.code,
         options=run.recipe.model.model_dump(),
+        image_options=_image_options(run),
         tokenizer=str(folder.tokenizer) if run.recipe.model.new_tokens else "",
     )
     if adapter.kind == "full":
@@ -132,13 +154,19 @@ def for_base(run: Run, folder: RunDir) -> ServedModel:
             hint="Add the model again under the same name, then try again.",
         )
     if adapter.kind == "full":
-        return ServedModel(model=spec.model, code=spec.code)
+        return ServedModel(model=spec.model, code=spec.code, image_options=_image_options(run))
     return ServedModel(
         model=spec.model,
         code=spec.code,
+        image_options=_image_options(run),
         precision=run.recipe.precision,
         base_dtype=adapter.base_dtype,
     )
+
+
+def _image_options(run: Run) -> dict[str, Any]:
+    """Return how the models of a run read images; empty if they read text alone."""
+    return run.recipe.images.model_dump() if run.recipe.images else {}
 
 
 def read_job_spec(run: Run, folder: RunDir) -> JobSpec:

@@ -13,7 +13,7 @@ from studio.db.states import TaskStatus
 from studio.db.tables import Run
 from studio.db.tasks import Export
 from studio.hardware import Hardware
-from studio.services.estimates import host_memory, memory
+from studio.services.estimates import host_memory, verdicts
 from studio.services.exports import exports
 from studio.services.queue import queue
 from studio.services.runs import runs
@@ -78,7 +78,8 @@ def remaining_memory(db: Session, hardware: Hardware, free_bytes: int) -> Remain
             return RemainingMemory(0, run)
         used += needed
     used += sum(export_bytes(db, export) or 0 for export in list_beside_training(db, hardware))
-    return RemainingMemory(min(free_bytes, int(memory.TIGHT_SHARE * hardware.memory_bytes) - used))
+    usable = int(verdicts.TIGHT_SHARE * hardware.memory_bytes)
+    return RemainingMemory(min(free_bytes, usable - used))
 
 
 def run_bytes(run: Run, hardware: Hardware) -> int | None:

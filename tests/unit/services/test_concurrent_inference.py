@@ -5,7 +5,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.hardware import Hardware
-from studio.services.estimates import memory
+from studio.services.estimates import verdicts
 from studio.services.queue import concurrent_inference
 from studio.services.queue.concurrent_inference import PROCESS_BYTES, weight_budget
 from tests.support.factories import make_running
@@ -25,7 +25,7 @@ def budget(engine: Engine, estimate: dict[str, object], free: int) -> int:
     ("run_bytes", "free", "expected"),
     [
         (4 * GB, 20 * GB, 20 * GB - PROCESS_BYTES),
-        (20 * GB, 20 * GB, int(memory.TIGHT_SHARE * 32 * GB) - 20 * GB - PROCESS_BYTES),
+        (20 * GB, 20 * GB, int(verdicts.TIGHT_SHARE * 32 * GB) - 20 * GB - PROCESS_BYTES),
         (4 * GB, PROCESS_BYTES, 0),
         (31 * GB, 20 * GB, 0),
     ],

@@ -17,7 +17,7 @@ from studio.errors import InvalidError
 from studio.protocols.benchmarks import BenchmarkJob
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.model_options import ModelOptions
-from studio.runner.inference import model_cache
+from studio.training import served_models
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.models import (
@@ -74,8 +74,8 @@ def lay_out(job: BenchmarkJob, work: Path) -> HarnessModel:
 
 def _is_loaded_alike(request: GenerationRequest, tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether lm-eval loads a model as the studio does."""
-    if model_cache.changed_options(request) != ModelOptions() or any(
-        model_cache.base_formats(request)
+    if served_models.changed_options(request) != ModelOptions() or any(
+        served_models.base_formats(request)
     ):
         return False
     config = loader.load_config(request.model, kinds=WRITING_KINDS).get_text_config()
@@ -92,7 +92,7 @@ def _main_format(request: GenerationRequest) -> str:
 
 def _write_merged(request: GenerationRequest, folder: Path) -> None:
     """Write the model in float32, with its adapter merged into the base as the run loaded it."""
-    model = _widen(model_cache.load_base_model(request), request)
+    model = _widen(served_models.load_base_model(request), request)
     if request.adapter:
         model = PeftModel.from_pretrained(model, request.adapter).merge_and_unload()
     model.save_pretrained(folder, max_shard_size="2GB")
@@ -101,6 +101,6 @@ def _write_merged(request: GenerationRequest, folder: Path) -> None:
 def _widen(base: PreTrainedModel, request: GenerationRequest) -> PreTrainedModel:
     """Return a base in float32; a quantised one with the weights that it computes with."""
     if any(map(quantised_weights.is_quantised, base.parameters())):
-        plain = adapter_base.load_original(model_cache.base_source(request))
+        plain = adapter_base.load_original(served_models.base_source(request))
         return adapter_base.dequantise(base, plain)
     return base.cpu().float()
