@@ -22,6 +22,8 @@ class ModelQuestion:
     sampling: SamplingParams
     reply_schema: Mapping[str, Any]
     """The JSON schema of the reply."""
+    has_range: bool = False
+    """Whether the grader says which scores there are; if not, they are from 0 to 1."""
 
     @property
     def max_tokens(self) -> int:
@@ -64,6 +66,7 @@ def build_question(
             "required": ["result"],
             "additionalProperties": False,
         },
+        has_range=isinstance(grader, ScoreModelGrader) and grader.range is not None,
     )
 
 

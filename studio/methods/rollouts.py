@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from studio.errors import InvalidError
-from studio.graders.schema import Grader, parse_grader
+from studio.graders.schema import Grader, LabelModelGrader, ScoreModelGrader, parse_grader
 from studio.intake.mapping import RowKind
 from studio.methods.base import Preset, quick_preset
 from studio.metrics import LOSS, MetricSpec
@@ -18,6 +18,8 @@ from studio.recipe.base import Conflict, Recipe
 from studio.recipe.dotted_keys import merge
 from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.sections import Data, Epochs, LearningRate, MaxLength, Optimisation
+
+ModelGrader = ScoreModelGrader | LabelModelGrader
 
 _TEXTS = {"input": "{{ sample.output_text }}", "reference": "{{ item.reference_answer }}"}
 _EXACT = {"type": "string_check", "name": "exact", "operation": "eq", **_TEXTS}
@@ -84,14 +86,16 @@ class Reward(Section):
     @property
     def asked_models(self) -> dict[str, str]:
         """The models that its graders ask, each with the dotted name of the setting."""
+        return {one.model: param for param, one in self.list_model_graders()}
+
+    def list_model_graders(self) -> Iterator[tuple[str, ModelGrader]]:
+        """Yield the graders that ask a model, each with the dotted name of its setting."""
         graders = {"reward.grader": self.parse_grader()}
         if (held_out := self.parse_held_out_grader()) is not None:
             graders["reward.held_out_grader"] = held_out
-        return {
-            one.model: param
-            for param, grader in graders.items()
-            for _path, one in grader_judges.list_model_graders(grader)
-        }
+        for param, grader in graders.items():
+            for _path, one in grader_judges.list_model_graders(grader):
+                yield param, one
 
     def parse_grader(self) -> Grader:
         """Return the grader to train on."""
@@ -217,6 +221,11 @@ class RolloutRecipe(Recipe):
         return any(map(grader_judges.asks_endpoint, self.reward.asked_models))
 
     @property
+    def reward_models(self) -> Mapping[str, str]:
+        asked = self.reward.asked_models.items()
+        return {name: param for name, param in asked if grader_judges.reward_run(name) is not None}
+
+    @property
     def keeps_start(self) -> bool:
         return bool(self.reference_weight) and self.adapter.kind == "full"
 
@@ -246,19 +255,33 @@ class RolloutRecipe(Recipe):
                 hint="Choose plain LoRA.",
                 param="adapter.variant",
             )
-        for model, param in self.reward.asked_models.items():
-            if not grader_judges.asks_endpoint(model):
-                yield Conflict(
-                    message=f"{model} cannot be asked while another model trains.",
-                    hint=f"Use a model behind an address: {grader_judges.ENDPOINT} and its name.",
-                    param=param,
-                )
+        yield from _judge_conflicts(self.reward)
         if self.reference_weight and ((variant and variant.changes_start) or adapter.continue_from):
             yield Conflict(
                 message="The model without its adapter is not the model that this run starts from, "
                 "so it cannot be kept near it.",
                 hint="Set beta to 0.",
                 param="policy.beta",
+            )
+
+
+def _judge_conflicts(reward: Reward) -> Iterator[Conflict]:
+    """Yield why models cannot be asked while another one trains."""
+    for param, one in reward.list_model_graders():
+        if grader_judges.asks_endpoint(one.model):
+            continue
+        if grader_judges.reward_run(one.model) is None:
+            yield Conflict(
+                message=f"{one.model} cannot be asked while another model trains.",
+                hint=f"Use a model behind an address: {grader_judges.ENDPOINT} and its name, or a "
+                "reward model: run: and the number of its run.",
+                param=param,
+            )
+        elif isinstance(one, LabelModelGrader):
+            yield Conflict(
+                message=f"{one.model} is a reward model, which gives scores, and no labels.",
+                hint="Use score_model, or choose another model.",
+                param=param,
             )
 
 

@@ -4,15 +4,17 @@ In a grader's JSON, `model` is `endpoint:` and the name of an endpoint, `run:` a
 run that trained a reward model, or a name as in `/v1/models`.
 """
 
+import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from studio.errors import InvalidError, NotFoundError, UnavailableError
+from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.graders.grades import GradeError
 from studio.graders.model_questions import AskModel, ModelQuestion, ModelReply, build_question
 from studio.graders.schema import Grader, LabelModelGrader, ScoreModelGrader, single_graders
@@ -31,6 +33,9 @@ SECRETS = ("endpoints", "judge_key")
 _REWARD = re.compile(r"run:([1-9]\d{0,17})")
 
 LocalJudge = Annotated[ModelJudge | RewardJudge, Field(discriminator="kind")]
+
+AskTogether = Callable[[Sequence[ModelQuestion]], Sequence[ModelReply | StudioError]]
+"""Asks reward models many questions at once; an error is that of its question alone."""
 
 
 def list_model_graders(grader: Grader) -> list[tuple[str, ScoreModelGrader | LabelModelGrader]]:
@@ -65,6 +70,27 @@ def require_reward_type(grader: ScoreModelGrader | LabelModelGrader, path: str) 
             hint="Use score_model, or choose another model.",
             param=f"{path}.model",
         )
+
+
+def reward_reply(question: ModelQuestion, score: float, tokens: int) -> ModelReply:
+    """Return the score of a reward model as a reply that graders read.
+
+    Scores of a reward model have no limits: those outside of a grader's range are clipped when the
+    reply is read. Without a range, they are squashed to 0 to 1.
+    """
+    result = score if question.has_range else squash(score)
+    return ModelReply(text=json.dumps({"result": result}), model=question.model, tokens=tokens)
+
+
+def squash(score: float) -> float:
+    """Return 1 / (1 + e^-score): how likely the answer is better than one with the score 0.
+
+    So says the model of Bradley and Terry, which reward models are trained by.
+    """
+    if math.isnan(score):
+        return score
+    small = math.exp(-abs(score))
+    return (1 if score >= 0 else small) / (1 + small)
 
 
 class EndpointJudges:
@@ -145,15 +171,24 @@ def ask_models(endpoints: EndpointJudges, ask_other: AskModel | None = None) -> 
 
 @contextmanager
 def asking_ahead(
-    grader: Grader, answers: Iterable[tuple[Sample, object]], ask: AskModel
+    grader: Grader,
+    answers: Iterable[tuple[Sample, object]],
+    ask: AskModel,
+    ask_together: AskTogether | None = None,
 ) -> Iterator[AskModel]:
-    """Ask endpoints about all answers at once, a few at a time; yield what gives their replies.
+    """Ask about all answers at once; yield what gives the replies.
 
-    Graders grade one answer after the other, and each reply takes seconds. Equal questions are
-    asked once. Other models are asked when their turn comes.
+    Graders grade one answer after the other, and each reply of an endpoint takes seconds: they are
+    asked a few questions at a time, and reward models in batches by `ask_together`. Equal questions
+    are asked once. Other models are asked when their turn comes.
     """
-    graders = [one for _path, one in list_model_graders(grader) if asks_endpoint(one.model)]
+    graders = [
+        one
+        for _path, one in list_model_graders(grader)
+        if asks_endpoint(one.model) or (ask_together and reward_run(one.model) is not None)
+    ]
     asked: dict[str, Future[ModelReply]] = {}
+    together: dict[str, ModelQuestion] = {}
     with ThreadPoolExecutor(PARALLEL) as threads:
 
         def reply(question: ModelQuestion) -> ModelReply:
@@ -163,12 +198,26 @@ def asking_ahead(
         try:
             for sample, item in answers if graders else ():
                 for question in _questions(graders, sample, item):
-                    if repr(question) not in asked:
+                    if not asks_endpoint(question.model):
+                        together[repr(question)] = question
+                    elif repr(question) not in asked:
                         asked[repr(question)] = threads.submit(ask, question)
+            if ask_together and together:
+                replies = ask_together([*together.values()])
+                asked |= dict(zip(together, map(_known, replies), strict=True))
             yield reply
         finally:
             for one in asked.values():
                 one.cancel()
+
+
+def _known(reply: ModelReply | StudioError) -> Future[ModelReply]:
+    future: Future[ModelReply] = Future()
+    if isinstance(reply, StudioError):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)
+    return future
 
 
 def _questions(

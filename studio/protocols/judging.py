@@ -11,6 +11,10 @@ RESULTS_FILE = "pairs.jsonl"
 """The file in the task's folder to which results are appended, one pair a line."""
 
 
+BATCH_TOKENS = 16_384
+"""Tokens that a reward model reads at once beside a model that trains, with padding."""
+
+
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -20,6 +20,7 @@ from studio.training.rollouts.advantages import group_advantages
 from studio.training.rollouts.batches import AnswerWeights, PolicyLoss, PolicyTokens
 from studio.training.rollouts.generation import SamplingSettings, WrittenAnswer
 from studio.training.rollouts.prompts import tokenise
+from studio.training.rollouts.reward_scores import RewardScores
 from studio.training.rollouts.trainer import RolloutSettings, RolloutTrainer
 from studio.training.run_trainer import build_arguments
 
@@ -52,7 +53,8 @@ def build_trainer(kind: Callable[..., Any], recipe: RolloutRecipe, job: Training
 def _make_settings(recipe: RolloutRecipe, job: TrainingJob) -> RolloutSettings:
     rollouts, policy = recipe.rollouts, job.spec.python_graders
     held_out = recipe.reward.parse_held_out_grader()
-    ask = _find_judges(recipe)
+    scores = RewardScores(job.reward_models)
+    ask = _find_judges(recipe, scores)
     return RolloutSettings(
         sampling=SamplingSettings(
             max_new_tokens=rollouts.max_new_tokens,
@@ -68,25 +70,28 @@ def _make_settings(recipe: RolloutRecipe, job: TrainingJob) -> RolloutSettings:
         reference_weight=recipe.reference_weight,
         grading=Grading(recipe.reward.parse_grader(), policy, ask_model=ask),
         held_out_grading=Grading(held_out, policy, ask_model=ask) if held_out else None,
+        ask_together=scores.ask_together,
     )
 
 
-def _find_judges(recipe: RolloutRecipe) -> AskModel | None:
+def _find_judges(recipe: RolloutRecipe, scores: RewardScores) -> AskModel | None:
     """Return what asks the models of graders; None if they ask none.
 
     Raises:
         TrainingError: there is no such endpoint.
 
     """
-    if not recipe.asks_endpoints:
+    if not recipe.reward.asked_models:
         return None
+    if not recipe.asks_endpoints:
+        return scores.ask
     try:
         judges = grader_judges.from_settings(Settings())
-        for model in recipe.reward.asked_models:
+        for model in filter(grader_judges.asks_endpoint, recipe.reward.asked_models):
             judges.require(model)
     except StudioError as error:
         raise TrainingError("conflict", error.message, hint=error.hint) from error
-    return grader_judges.ask_models(judges)
+    return grader_judges.ask_models(judges, scores.ask)
 
 
 def _refuse_beyond_context(job: TrainingJob, max_new_tokens: int) -> None:

@@ -3,25 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session
 
-from studio.db.states import RunStatus
-from studio.db.tables import Run
-from studio.errors import InvalidError, NotFoundError, StudioError
+from studio.errors import StudioError
 from studio.graders.schema import Grader
 from studio.protocols import grader_judges
 from studio.protocols.grader_judges import ENDPOINT, EndpointJudges, LocalJudge
 from studio.protocols.inference_service import GenerationRequest
-from studio.protocols.judging import ModelJudge, RewardJudge
-from studio.protocols.run_dir import RunDir
+from studio.protocols.judging import ModelJudge
 from studio.protocols.tokenizer_service import PromptTokens
-from studio.services.models import served_models
+from studio.services.models import reward_models
 from studio.services.openai import model_names
 from studio.services.playground import endpoints
 from studio.settings import Settings
-
-REWARD = "reward"
-"""The method that trains reward models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +45,8 @@ def list_judges(db: Session, settings: Settings) -> list[ModelOption]:
 
 def list_reward_models(db: Session) -> list[ModelOption]:
     """Return the reward models that runs have trained, newest first."""
-    query = select(Run).where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
-    return [
-        ModelOption(f"run:{run.id}", f"{run.name} #{run.id}")
-        for run in db.exec(query.order_by(col(Run.id).desc()))
-        if run.recipe.method == REWARD
-    ]
+    runs = reward_models.list_runs(db)
+    return [ModelOption(f"run:{run.id}", f"{run.name} #{run.id}") for run in runs]
 
 
 def endpoint_judges(db: Session, settings: Settings) -> EndpointJudges:
@@ -110,39 +100,8 @@ def _find(db: Session, settings: Settings, model: str) -> LocalJudge | None:
     if grader_judges.asks_endpoint(model):
         endpoint_judges(db, settings).require(model)
         return None
+    if (run_id := grader_judges.reward_run(model)) is not None:
+        return reward_models.make_judge(db, settings.runs, run_id)
+    served = model_names.resolve_served_model(db, settings.runs, model)
     blank = GenerationRequest(model="", ids=[], stops=[])
-    no_prompt = PromptTokens(ids=[], stops=[])
-    if (run_id := grader_judges.reward_run(model)) is None:
-        served = model_names.resolve_served_model(db, settings.runs, model)
-        return ModelJudge(model=served.fill_in(blank, model, no_prompt))
-    run = get_reward_run(db, run_id)
-    served = served_models.for_result(run, RunDir(settings.runs / str(run_id)))
-    scoring = served.fill_in(
-        blank.model_copy(update={"gives_scores": True}), f"run {run.id}", no_prompt
-    )
-    return RewardJudge(model=scoring, max_length=run.recipe.data.max_length)
-
-
-def get_reward_run(db: Session, run_id: int) -> Run:
-    """Return the run that trained a reward model.
-
-    Raises:
-        InvalidError: it trained no reward model, or has none yet.
-        NotFoundError: there is no such run.
-
-    """
-    run = db.get(Run, run_id)
-    if run is None or run.deleted_at:
-        raise NotFoundError(
-            f"There is no run {run_id}.", hint="Choose a run that trained a reward model."
-        )
-    if run.recipe.method != REWARD:
-        raise InvalidError(
-            f"Run {run_id} trained no reward model.",
-            hint="Choose a run that learned from comparisons with the goal of scoring answers.",
-        )
-    if run.status is not RunStatus.SUCCEEDED:
-        raise InvalidError(
-            f"The reward model of run {run_id} is not ready.", hint="Wait until it has succeeded."
-        )
-    return run
+    return ModelJudge(model=served.fill_in(blank, model, PromptTokens(ids=[], stops=[])))

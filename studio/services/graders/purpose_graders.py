@@ -273,14 +273,18 @@ def read_judge(grader: SingleGrader) -> Values | None:
 
 
 def build_reward(name: str, values: Values) -> SingleGrader:
-    limits = [_number(values, "low", "Lowest"), _number(values, "high", "Highest")]
-    model = _require(values, "model", "Choose a reward model.")
+    # Without limits, scores are squashed.
+    is_clipped = any(values.get(name, "").strip() for name in ("low", "high"))
+    limits = is_clipped and [
+        _number(values, "low", "Lowest"),
+        _number(values, "high", "Highest"),
+    ]
     fields = {
         "name": name,
         "type": "score_model",
-        "model": model,
+        "model": _require(values, "model", "Choose a reward model."),
         "input": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": OUTPUT}],
-        "range": limits,
+        **({"range": limits} if limits else {}),
     }
     grader: ScoreModelGrader = _parse(fields, "low")
     return grader
@@ -289,7 +293,7 @@ def build_reward(name: str, values: Values) -> SingleGrader:
 def read_reward(grader: SingleGrader) -> Values | None:
     if not isinstance(grader, ScoreModelGrader) or reward_run(grader.model) is None:
         return None
-    low, high = (f"{limit:g}" for limit in grader.range or (0, 1))
+    low, high = (f"{limit:g}" for limit in grader.range) if grader.range else ("", "")
     return {"model": grader.model, "low": low, "high": high}
 
 

@@ -246,10 +246,10 @@ PURPOSES: Mapping[str, Purpose] = MappingProxyType(
                         name="low",
                         label="Lowest score",
                         widget="number",
-                        default="-10",
-                        help="Scores below it count as this one.",
+                        help="Scores below it count as this one. If both are empty, a score s "
+                        "counts as 1 / (1 + e^-s), which is between 0 and 1.",
                     ),
-                    PurposeField(name="high", label="Highest score", widget="number", default="10"),
+                    PurposeField(name="high", label="Highest score", widget="number"),
                 ),
                 build=graders.build_reward,
                 read=graders.read_reward,

@@ -15,6 +15,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
 from studio.services.accounts import owners
+from studio.services.models import reward_models
 from studio.services.runs import runs, tags_notes
 
 RETENTION = timedelta(days=30)
@@ -39,13 +40,14 @@ def move_to_trash(db: Session, run_ids: Sequence[int]) -> list[int]:
     """Move runs to the trash. Return the ids of those that were not in it.
 
     Raises:
-        ConflictError: one of them is queued or live; none was moved.
+        ConflictError: one of them is queued or live, or is needed by such a run; none was moved.
 
     """
     changed = [run for run in tags_notes.load_runs(db, run_ids) if run.deleted_at is None]
     for run in changed:
         if run.status is RunStatus.QUEUED or run.status.is_live:
             raise ConflictError(f"Run {run.id} is {run.status}.", hint="Cancel it first.")
+        reward_models.require_unused(db, run)
         run.deleted_at = datetime.now(UTC)
     return _ids(changed)
 

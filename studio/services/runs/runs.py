@@ -30,6 +30,7 @@ from studio.services import experiments
 from studio.services.accounts import owners
 from studio.services.datasets import datasets, versions
 from studio.services.estimates import estimates
+from studio.services.models import reward_models
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import start_checks, states
@@ -269,12 +270,13 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
     """Delete a run that has ended, with its metrics and files.
 
     Raises:
-        ConflictError: the run is queued or live.
+        ConflictError: the run is queued or live, or is needed by such a run.
 
     """
     run = get(db, run_id)
     if run.status is RunStatus.QUEUED or run.status.is_live:
         raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
+    reward_models.require_unused(db, run)
     for table in (Metric, MetricSummary, Sample, RunEvent, Model, Export, Attempt):
         db.exec(remove(table).where(col(table.run_id) == run_id))
     db.delete(run)

@@ -21,7 +21,7 @@ from studio.network.hub_client import Hub
 from studio.recipe.base import TEACHER_PARAM
 from studio.services.accounts import secrets
 from studio.services.datasets import data_quality, grader_columns, token_stats, versions
-from studio.services.models import downloads, models
+from studio.services.models import downloads, models, reward_models
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import continuation, teachers
@@ -90,6 +90,7 @@ def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     return [
         *_check_model(db, recipe.base_model),
         *_check_teacher(db, recipe),
+        *_check_reward_models(db, recipe),
         *continuation.check(db, recipe),
         *_check_chat_template(db, recipe),
         *check_languages(db, recipe),
@@ -137,6 +138,15 @@ def _check_teacher(db: Session, recipe: AnyRecipe) -> list[Refusal]:
         return found
     unavailable = _check_model(db, recipe.teacher.name)
     return [replace(refusal, param=TEACHER_PARAM) for refusal in unavailable]
+
+
+def _check_reward_models(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+    """Return why a recipe's graders cannot ask the reward models that they name."""
+    hub_checks = _HUB_CHECKS.get()
+    problems = reward_models.find_problems(db, hub_checks and hub_checks[0].runs, recipe)
+    return [
+        Refusal(message=one.error.message, hint=one.error.hint, param=one.param) for one in problems
+    ]
 
 
 def _check_folder(db: Session, name: str, folder: Path) -> list[Refusal]:

@@ -8,6 +8,7 @@ from studio.graders.grades import Grade
 from studio.graders.grading import Grading
 from studio.graders.templates import Sample
 from studio.protocols import grader_judges
+from studio.protocols.grader_judges import AskTogether
 from studio.protocols.rollouts import MAX_ANSWER_CHARS, AnswerRecord, GroupRecord, Stage
 from studio.training.data.tasks import Task
 from studio.training.rollouts.generation import WrittenAnswer
@@ -85,20 +86,31 @@ class GradedGroup:
         )
 
 
-def grade_answers(grading: Grading, answers: Sequence[tuple[str, Task]]) -> list[Grade]:
-    """Grade answers to tasks, in their order. Models behind addresses are asked a few at a time."""
+def grade_answers(
+    grading: Grading,
+    answers: Sequence[tuple[str, Task]],
+    ask_together: AskTogether | None = None,
+) -> list[Grade]:
+    """Grade answers to tasks, in their order.
+
+    Models behind addresses are asked a few at a time, and reward models by `ask_together`.
+    """
     pairs = [(Sample(text), task.item) for text, task in answers]
-    with _asked_ahead(grading, pairs):
+    with _asked_ahead(grading, pairs, ask_together):
         return [grading.grade(sample, item) for sample, item in pairs]
 
 
 @contextmanager
-def _asked_ahead(grading: Grading, pairs: Sequence[tuple[Sample, object]]) -> Iterator[None]:
+def _asked_ahead(
+    grading: Grading,
+    pairs: Sequence[tuple[Sample, object]],
+    ask_together: AskTogether | None,
+) -> Iterator[None]:
     ask = grading.ask_model
     if ask is None:
         yield
         return
-    with grader_judges.asking_ahead(grading.grader, pairs, ask) as ahead:
+    with grader_judges.asking_ahead(grading.grader, pairs, ask, ask_together) as ahead:
         grading.ask_model = ahead
         try:
             yield

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from studio.graders.grading import Grading
+from studio.protocols.grader_judges import AskTogether
 from studio.training.accumulators import SumAccumulator
 from studio.training.rollouts.batches import PolicyLoss
 from studio.training.rollouts.grading import GradedGroup, grade_answers
@@ -74,10 +75,12 @@ class RolloutAccumulator(SumAccumulator):
             spread=math.fsum(spreads),
         )
 
-    def add_held_out(self, groups: Iterable[GradedGroup], grading: Grading) -> None:
+    def add_held_out(
+        self, groups: Iterable[GradedGroup], grading: Grading, ask_together: AskTogether | None
+    ) -> None:
         """Score answers with the grader that is not trained on."""
         answers = [(answer.text, group.prompt.task) for group in groups for answer in group.answers]
-        grades = grade_answers(grading, answers)
+        grades = grade_answers(grading, answers, ask_together)
         scores = [grade.reward for grade in grades if grade.reward is not None]
         self._add(held_out_scored=len(scores), held_out_score=math.fsum(scores))
 

@@ -19,6 +19,7 @@ from trl import SFTConfig
 from studio.errors import TrainingError
 from studio.graders.grading import Grading
 from studio.graders.group_scores import MAX_ERRORS, refusal, summarise
+from studio.protocols.grader_judges import AskTogether
 from studio.protocols.rollouts import Stage
 from studio.training.checkpoints import trainer_state
 from studio.training.data import tokenisation
@@ -64,6 +65,8 @@ class RolloutSettings:
     grading: Grading
     held_out_grading: Grading | None
     """Scores validation answers only."""
+    ask_together: AskTogether
+    """Asks reward models about many answers at once."""
 
 
 class RolloutTrainer(NextTokenTrainer):
@@ -200,7 +203,8 @@ class RolloutTrainer(NextTokenTrainer):
         decode = self._job.tokenizer.decode
         texts = [decode(answer.ids, skip_special_tokens=True).strip() for answer in written]
         tasks = [prompt.task for prompt in prompts for _ in range(count)]
-        grades = grade_answers(self.settings.grading, list(zip(texts, tasks, strict=True)))
+        pairs, settings = list(zip(texts, tasks, strict=True)), self.settings
+        grades = grade_answers(settings.grading, pairs, settings.ask_together)
         graded = map(GradedAnswer, written, texts, grades)
         return [GradedGroup(prompt, list(islice(graded, count))) for prompt in prompts]
 
@@ -341,8 +345,8 @@ class RolloutTrainer(NextTokenTrainer):
         seed = self._seed("validation", rows[0])
         groups = self._answer(rows, self.settings.validation_answers, seed)
         self._keep("validation", groups)
-        if self.settings.held_out_grading is not None:
-            self._losses.add_held_out(groups, self.settings.held_out_grading)
+        if (held_out := self.settings.held_out_grading) is not None:
+            self._losses.add_held_out(groups, held_out, self.settings.ask_together)
         return torch.zeros((), device=self.args.device), None, None
 
     def new_accumulator(self) -> RolloutAccumulator:

@@ -1,15 +1,15 @@
 """Models behind addresses as judges of graders."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from studio.errors import InvalidError, NotFoundError, UnavailableError
+from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.graders.grading import Grading
-from studio.graders.model_questions import ModelReply, build_question
+from studio.graders.model_questions import ModelQuestion, ModelReply, build_question
 from studio.graders.schema import Grader, parse_grader
 from studio.graders.templates import Sample
 from studio.protocols import grader_judges
@@ -193,3 +193,65 @@ def test_reward_model_gives_no_labels() -> None:
         grader_judges.require_reward_type(grader, path)
     ((path, scored),) = grader_judges.list_model_graders(judge_grader("run:17"))
     grader_judges.require_reward_type(scored, path)
+
+
+@pytest.mark.parametrize(
+    ("limits", "score", "counts"),
+    [
+        (None, 0.0, 0.5),
+        (None, 2.0, 0.8807970779778823),
+        (None, -2.0, 0.11920292202211755),
+        (None, 5000.0, 1.0),
+        (None, -5000.0, 0.0),
+        ([-10, 10], 2.0, 2.0),
+        ([-10, 10], 12.0, 10.0),
+        ([0, 1], -2.0, 0.0),
+    ],
+)
+def test_score_of_a_reward_model_is_squashed_or_clipped(
+    limits: list[float] | None, score: float, counts: float
+) -> None:
+    grader = judge_grader("run:17", **({"range": limits} if limits else {}))
+
+    def ask(question: ModelQuestion) -> ModelReply:
+        return grader_judges.reward_reply(question, score, tokens=3)
+
+    with Grading(grader, "off", ask_model=ask) as grading:
+        graded = grading.grade(Sample("Paris"), ITEM)
+    assert graded.reward == pytest.approx(counts)
+    assert graded.tokens == 3
+    assert (graded.unclipped is not None) == (limits is not None and score != counts)
+
+
+def test_score_that_is_no_number_is_an_error() -> None:
+    def ask(question: ModelQuestion) -> ModelReply:
+        return grader_judges.reward_reply(question, float("nan"), tokens=3)
+
+    with Grading(judge_grader("run:17"), "off", ask_model=ask) as grading:
+        graded = grading.grade(Sample("Paris"), ITEM)
+    assert graded.reward is None
+    assert graded.messages
+
+
+def test_reward_models_are_asked_together_and_once_for_equal_answers() -> None:
+    asked: list[Sequence[ModelQuestion]] = []
+
+    def ask_together(questions: Sequence[ModelQuestion]) -> list[ModelReply | StudioError]:
+        asked.append(questions)
+        known = [grader_judges.reward_reply(one, len(asked), tokens=1) for one in questions]
+        return [*known[:-1], InvalidError("This answer cannot be read.")]
+
+    def ask(question: ModelQuestion) -> ModelReply:
+        raise AssertionError(question)
+
+    grader = judge_grader("run:17", range=[0, 5])
+    answers = [(Sample(text), ITEM) for text in ("Paris", "Oslo", "Paris", "Rome")]
+    with (
+        asking_ahead(grader, answers, ask, ask_together) as ahead,
+        Grading(grader, "off", ask_model=ahead) as grading,
+    ):
+        grades = [grading.grade(sample, item) for sample, item in answers]
+
+    assert [len(questions) for questions in asked] == [3]
+    assert [one.reward for one in grades] == [1.0, 1.0, 1.0, None]
+    assert "This answer cannot be read." in grades[-1].messages[0]

@@ -15,6 +15,7 @@ from studio.settings import Settings
 from studio.web.app import create_app
 from studio.web.graders import trial_form
 from studio.web.rendering import render
+from tests.support.factories import make_finished_run, make_recipe
 from tests.support.page_reader import Node, form_fields, parse_page
 from tests.unit.graders.test_schema import MULTI, SCORE
 from tests.web.graders.test_api_trials import finish
@@ -138,6 +139,20 @@ def test_rewards_are_added_weighed_and_removed(client: TestClient) -> None:
     assert grader_of(back)["calculate_output"] == "(3 * number + thinking) / 4"
     left = redraw(client, fields_of(back), do="remove:0")
     assert grader_of(left)["name"] == "thinking"
+
+
+def test_reward_model_of_mine_is_chosen_by_its_run(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_finished_run(db, "scores").recipe = make_recipe(method="reward")
+        make_finished_run(db, "writer")
+    page = redraw(client, fields_of(open_page(client)), parts__0__purpose="reward")
+    offered = page.one(id="part-0-model").all("option")
+    assert [one.attributes["value"] for one in offered if one.attributes["value"]] == ["run:1"]
+
+    squashed = redraw(client, fields_of(page), parts__0__model="run:1")
+    assert (grader_of(squashed)["model"], "range" in grader_of(squashed)) == ("run:1", False)
+    limits = {"parts__0__low": "-5", "parts__0__high": "5"}
+    assert grader_of(redraw(client, fields_of(squashed), **limits))["range"] == [-5.0, 5.0]
 
 
 def test_lines_of_a_program_stay_as_they_are(client: TestClient) -> None:

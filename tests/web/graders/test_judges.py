@@ -1,6 +1,8 @@
 """Graders that ask models behind addresses, and reward models of the studio."""
 
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from sqlalchemy import Engine
 from transformers import AutoTokenizer
 
 from studio.protocols.run_dir import RunDir
+from studio.services.models.reward_models import ADAPTER_WEIGHTS
 from studio.settings import Settings
 from studio.web.app import create_app
+from studio.weights.safetensors_headers import WEIGHTS_FILE
 from tests.fakes.judge_endpoint import run_judge, said
 from tests.support import inference_services
 from tests.support.inference_services import NO_SLOT
@@ -23,6 +27,14 @@ __all__ = ["pairs", "run", "tokenizer_home"]
 VALIDATE, RUN = (f"/v1/fine_tuning/alpha/graders/{verb}" for verb in ("validate", "run"))
 KEY = "sk-nobodysees"
 PROMPT = "What is 3 and one?"
+
+
+@pytest.fixture
+def reward(run: RunDir, tokenizer_home: Path) -> RunDir:
+    """Give the run of a reward model weights, and its base model, too."""
+    (run.artifacts / ADAPTER_WEIGHTS).touch()
+    (tokenizer_home / "base" / WEIGHTS_FILE).touch()
+    return run
 
 
 def grader(model: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 -- fields
@@ -80,7 +92,7 @@ def test_without_endpoints_the_answer_has_no_score(client: TestClient) -> None:
 
 
 def test_reward_model_scores_the_conversation(
-    client: TestClient, settings: Settings, run: RunDir
+    client: TestClient, settings: Settings, reward: RunDir
 ) -> None:
     asked = grader("run:1", range=[-5, 5])
     with inference_services.run_inference_service(settings, lambda _: SCORED) as service:
@@ -90,9 +102,19 @@ def test_reward_model_scores_the_conversation(
     assert (graded["reward"], graded["metadata"]["sampled_model_name"]) == (1.25, "run:1")
     (request,) = service.requests
     assert request.gives_scores
-    written = AutoTokenizer.from_pretrained(run.artifacts).decode(request.ids)
+    written = AutoTokenizer.from_pretrained(reward.artifacts).decode(request.ids)
     assert PROMPT in written
     assert written.endswith("It is 4.<|im_end|>\n")
+
+
+def test_score_without_a_range_is_squashed(
+    client: TestClient, settings: Settings, reward: RunDir
+) -> None:
+    del reward
+    with inference_services.run_inference_service(settings, lambda _: SCORED):
+        graded = grade(client, grader("run:1"))
+
+    assert graded["reward"] == pytest.approx(1 / (1 + math.exp(-1.25)))
 
 
 @pytest.mark.usefixtures("run")
@@ -106,7 +128,6 @@ def test_reward_model_that_cannot_be_asked_gives_no_score(
     assert "No slot is free." in graded["metadata"]["x_studio"]["messages"][0]
 
 
-@pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(
     ("changed", "status", "message"),
     [
@@ -124,6 +145,7 @@ def test_reward_model_that_cannot_be_asked_gives_no_score(
         ),
     ],
 )
+@pytest.mark.usefixtures("reward")
 def test_run_without_a_reward_model_is_refused(
     client: TestClient, changed: dict[str, Any], status: int, message: str
 ) -> None:

@@ -1,6 +1,5 @@
 """Ask the models of graders during a request: of endpoints, and of the studio."""
 
-import json
 from typing import Any
 
 from anyio import from_thread
@@ -15,6 +14,7 @@ from studio.protocols.grader_judges import EndpointJudges
 from studio.protocols.inference_service import GenerationRequest
 from studio.services.chat import predictions
 from studio.services.graders import judges
+from studio.services.models import reward_models
 from studio.web.api.openai import chat
 from studio.web.api.openai.chat_bodies import (
     ChatCompletionRequest,
@@ -61,14 +61,14 @@ async def _ask_reward_model(request: Request, question: ModelQuestion, run_id: i
 
     def build() -> GenerationRequest:
         with read_session(request.app.state.engine) as db:
-            run = judges.get_reward_run(db, run_id)
+            run = reward_models.get_run(db, run_id)
             model = predictions.get_scorer(db, run, settings.runs)
             return predictions.build_request(settings, model, run, row)
 
     asked = await run_in_threadpool(build)
     end = (await predictions.predict(settings, asked, "score")).end
     score = next(iter(end.scores.values()))
-    return ModelReply(text=json.dumps({"result": score}), model=question.model, tokens=end.tokens)
+    return grader_judges.reward_reply(question, score, end.tokens)
 
 
 async def _ask_chat_model(request: Request, question: ModelQuestion) -> ModelReply:

@@ -50,6 +50,14 @@ def test_what_was_entered_comes_back_from_the_json(purpose: str) -> None:
     assert builder.read(builder.read_json(text)) == form
 
 
+def test_reward_model_without_limits_has_no_range() -> None:
+    form = GraderForm(parts=[entered("reward", low="", high="")])
+    grader = builder.build(form)
+
+    assert "range" not in builder.to_json(grader)
+    assert builder.read(grader) == form
+
+
 MUST_BE_ENTERED = {"judge": "model", "reward": "model", "pattern": "pattern", "other": "json"}
 
 
@@ -106,6 +114,7 @@ def test_program_that_was_changed_is_shown_as_a_program(source: str) -> None:
         ("judge", {"criteria": "{{ x }}"}, "criteria", "is no path"),
         ("reward", {"low": "5"}, "low", "less than the second"),
         ("reward", {"high": "nan"}, "low", "finite"),
+        ("reward", {"high": ""}, "high", "enter a number"),
         ("python", {"source": ""}, "source", "Enter a program."),
         ("other", {"json": "[]"}, "json", "Enter one grader"),
         ("other", {"json": '{"type": "string_check"}'}, "json", "required"),
