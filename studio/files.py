@@ -22,5 +22,9 @@ def sync(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync everything in a folder, then the folder itself, to disk."""
-    for path in (*folder.iterdir(), folder):
-        sync(path)
+    for path in folder.iterdir():
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            sync(path)
+    sync(folder)

@@ -6,12 +6,10 @@ anyway, because it is malicious.
 
 import gzip
 import io
-import os
 import re
 import shutil
 import stat
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +29,7 @@ from studio.intake.files.formats import (
     extension,
 )
 from studio.intake.files.limits import Limits, Meter
+from studio.intake.files.opened_files import unnamed_file
 from studio.intake.raw_rows import AssignedSplit
 
 if TYPE_CHECKING:
@@ -116,8 +115,9 @@ _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], Iterator[bytes]]] = {
 
 NamedSplit = Literal["train", "validation", "test", ""]
 
-_MAX_MEMBERS = 10_000
-_MAX_DIRECTORY_BYTES = 4 * 2**20
+_MAX_MEMBERS = 50_000
+"""Images in a dataset are many."""
+_MAX_DIRECTORY_BYTES = 8 * 2**20
 _ENCRYPTED_FLAG = 0x1
 _MEMBER_TYPES = {0, stat.S_IFREG, stat.S_IFDIR}
 """Permitted file types of members; 0 is written by systems without file types."""
@@ -162,6 +162,11 @@ class Archive:
     """Sorted by name."""
     ignored: list[str]
     """Files without rows, which are not read."""
+
+    @property
+    def file_names(self) -> list[str]:
+        """All files, with rows or without."""
+        return [info.filename for info in self.file.infolist() if not info.is_dir()]
 
     @property
     def assigned_splits(self) -> dict[str, AssignedSplit]:
@@ -355,8 +360,8 @@ class DataFile:
     name: str
     """The member's name; "" for the file itself."""
     open_packed: Callable[[Meter], io.BufferedReader]
-    folder: Path
-    """A folder with room for the unpacked content."""
+    path: Path
+    """The file it is in; its unpacked content goes beside that."""
     split: AssignedSplit = "train"
 
     @contextmanager
@@ -372,8 +377,7 @@ class DataFile:
             if file.seekable():
                 yield file
                 return
-            folder = self.folder if os.access(self.folder, os.W_OK) else None
-            with tempfile.TemporaryFile(dir=folder) as unpacked:
+            with unnamed_file(self.path) as unpacked:
                 shutil.copyfileobj(file, unpacked, CHUNK_BYTES)
                 unpacked.seek(0)
                 yield unpacked
@@ -401,16 +405,16 @@ def open_data_files(path: Path) -> Iterator[DataFiles]:
 
     """
     if not is_archive(path):
-        yield DataFiles([DataFile("", lambda _meter: path.open("rb"), path.parent)], [])
+        yield DataFiles([DataFile("", lambda _meter: path.open("rb"), path)], [])
         return
     with open_archive(path) as opened:
-        data_files = [_from_member(opened, name, path.parent) for name in opened.assigned_splits]
+        data_files = [_from_member(opened, name, path) for name in opened.assigned_splits]
         yield DataFiles(
             sorted(data_files, key=lambda part: _SPLIT_ORDER.index(part.split)), opened.ignored
         )
 
 
-def _from_member(opened: Archive, name: str, folder: Path) -> DataFile:
+def _from_member(opened: Archive, name: str, path: Path) -> DataFile:
     return DataFile(
-        name, lambda meter: opened.open(name, meter), folder, opened.assigned_splits[name]
+        name, lambda meter: opened.open(name, meter), path, opened.assigned_splits[name]
     )

@@ -28,6 +28,8 @@ EXTENSIONS: dict[str, Format] = {
 COMPRESSIONS = {".gz": "a gzip archive", ".zst": "a zstandard archive"}
 """Extensions that may follow any of these, and the type of such a file."""
 ARCHIVE_EXTENSION = ".zip"
+IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif"})
+"""Extensions of the images that rows in an archive may refer to."""
 
 ACCEPTED_EXTENSIONS = ",".join([*EXTENSIONS, *COMPRESSIONS, ARCHIVE_EXTENSION])
 """All extensions, in the format of a browser's file picker."""

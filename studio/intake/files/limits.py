@@ -82,6 +82,19 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLimits:
+    """Limits of the images of a dataset: one beyond its limit makes its row unusable."""
+
+    bytes: int = 20 * 2**20
+    """Of one image, as it is stored."""
+    pixels: int = 50_000_000
+    """Of one image; each takes up to four bytes while it is decoded."""
+    total_bytes: int = 20 * 2**30
+    allow_internal: bool = False
+    """Whether images may be downloaded from this machine and its network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of a file: a row beyond its limit is left out, a file beyond its own is refused."""
 
@@ -92,6 +105,7 @@ class Limits:
     cells: int = MAX_CELLS
     at_once_seconds: float = field(default_factory=lambda: MAX_REQUEST_SECONDS)
     deadline: Deadline | None = None
+    images: ImageLimits = field(default_factory=ImageLimits)
 
     def for_request(self) -> Self:
         """Return the same limits for reading within a request."""

@@ -1,0 +1,1 @@
+"""Images of rows: where they are, whether they can be used, and how they are stored."""
