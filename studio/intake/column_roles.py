@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from studio.errors import InvalidError
-from studio.intake.mapping import Mapping, ShapeName
+from studio.intake.mapping import IMAGE_SHAPES, Mapping, ShapeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,12 @@ _ROLE_LABELS = {
     "positive": "Matching or second text",
     "negatives": "Texts that do not match",
     "score": "How alike they are",
+    "images": "Images",
 }
 _MULTI_COLUMN_ROLES = frozenset(
     {
         *("system", "instruction", "input", "output", "context", "completion", "answer"),
-        *("text", "number", "item", "anchor", "negatives"),
+        *("text", "number", "item", "anchor", "negatives", "images"),
     }
 )
 _MULTI_COLUMN_PROMPTS = frozenset(
@@ -70,10 +71,10 @@ _MULTI_COLUMN_PROMPTS = frozenset(
 """Shapes whose prompt may consist of several columns."""
 
 _SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
-    "alpaca": ("instruction", "input", "output", "history", "system"),
-    "prompt_completion": ("prompt", "completion", "context", "system", "tools"),
-    "messages": ("messages", "tools", "system"),
-    "sharegpt": ("conversations", "tools", "system"),
+    "alpaca": ("instruction", "input", "output", "history", "images", "system"),
+    "prompt_completion": ("prompt", "completion", "context", "images", "system", "tools"),
+    "messages": ("messages", "images", "tools", "system"),
+    "sharegpt": ("conversations", "images", "tools", "system"),
     "preference": ("prompt", "chosen", "rejected", "tools", "system"),
     "ranked": ("prompt", "answers", "scores", "ranks", "system"),
     "judged": ("messages", "prompt", "completion", "label", "tools", "system"),
@@ -90,7 +91,10 @@ _SHAPE_ROLES: dict[ShapeName, tuple[str, ...]] = {
 }
 _REQUIRED_ROLES: dict[ShapeName, tuple[frozenset[str], ...]] = {
     "alpaca": (frozenset({"instruction", "output"}),),
-    "prompt_completion": (frozenset({"prompt", "completion"}),),
+    "prompt_completion": (
+        frozenset({"prompt", "completion"}),
+        frozenset({"images", "completion"}),
+    ),
     "messages": (frozenset({"messages"}),),
     "sharegpt": (frozenset({"conversations"}),),
     "preference": (frozenset({"chosen", "rejected"}),),
@@ -137,6 +141,7 @@ def check_mapping(mapping: Mapping, columns: Collection[str]) -> None:
 
     """
     _check_roles(mapping)
+    _check_media(mapping)
     for role, role_columns in mapping.roles.items():
         for column in role_columns:
             _check_column(column, columns, f"roles.{role}")
@@ -170,6 +175,15 @@ def _check_roles(mapping: Mapping) -> None:
             param="roles.score",
         )
     _check_required(mapping)
+
+
+def _check_media(mapping: Mapping) -> None:
+    if mapping.media == "use" and mapping.shape not in IMAGE_SHAPES:
+        raise InvalidError(
+            "Images can be used in conversations only.",
+            hint="Choose another format, or use only the text of these rows.",
+            param="media",
+        )
 
 
 def is_complete(mapping: Mapping) -> bool:

@@ -31,7 +31,15 @@ ShapeName = Literal[
     "text",
 ]
 RowKind = Literal[
-    "conversation", "text", "preference", "judged", "steps", "tokens", "task", "pairs"
+    "conversation",
+    "text",
+    "preference",
+    "judged",
+    "steps",
+    "tokens",
+    "task",
+    "pairs",
+    "images",
 ]
 
 KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
@@ -53,7 +61,12 @@ KIND_BY_SHAPE: dict[ShapeName, RowKind] = {
     "pairs": "pairs",
     "text": "text",
 }
-"""The kind of row that each shape becomes."""
+"""The kind of row that each shape becomes, without its images."""
+
+IMAGE_SHAPES: frozenset[ShapeName] = frozenset(
+    {"alpaca", "prompt_completion", "messages", "sharegpt"}
+)
+"""The shapes whose images can be used; with them, the rows are of the kind `images`."""
 
 MAX_COLUMN_NAME_CHARS = 1000
 """A column with a longer or empty name cannot play a role."""
@@ -150,9 +163,9 @@ class Mapping(_MappingModel):
     """A row is kept if it meets all of these conditions."""
     sample: Annotated[int, Ge(1), Le(2**53)] | None = None
     """Keep only this many rows, sampled with the seed. Fewer are all kept."""
-    media: Literal["refuse", "leave_out", "ignore"] = "refuse"
-    """What to do with rows that hold images, audio, video or files: refuse the whole file, leave
-    these rows out, or ignore the media and use the text."""
+    media: Literal["refuse", "use", "leave_out", "ignore"] = "refuse"
+    """What to do with rows that hold images, audio, video or files: refuse the whole file, use the
+    images, leave these rows out, or ignore the media and use the text."""
     deduplicate: Literal["none", "exact", "question"] = "none"
     """Of rows that are identical, or ask the same question, keep the first."""
     split: Split = Split()
@@ -164,7 +177,7 @@ class Mapping(_MappingModel):
 
     @property
     def kind(self) -> RowKind:
-        return KIND_BY_SHAPE[self.shape]
+        return "images" if self.media == "use" else KIND_BY_SHAPE[self.shape]
 
     @property
     def columns(self) -> list[str]:

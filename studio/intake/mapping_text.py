@@ -52,6 +52,7 @@ DEDUPLICATE_LABELS: dict[str, str] = {
 }
 MEDIA_LABELS: dict[str, str] = {
     "refuse": "Reject the file if it has any",
+    "use": "Use their images",
     "leave_out": "Exclude these rows",
     "ignore": "Use only the text of these rows",
 }

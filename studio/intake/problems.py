@@ -28,8 +28,22 @@ class ProblemCode(StrEnum):
     NOT_TEXT = "not_text", "A value is not text"
     MEDIA = (
         "media",
-        "Contains an image, audio, video or file, which no training method supports yet",
+        "Contains an image, audio, video or file that is not used",
     )
+    NOT_AN_IMAGE = "not_an_image", "An image is not a PNG, JPEG, WebP or GIF file"
+    BROKEN_IMAGE = "broken_image", "An image cannot be decoded"
+    LARGE_IMAGE = "large_image", "An image is larger than the limit"
+    MISSING_IMAGE = (
+        "missing_image",
+        "An image is missing: it must be in a zip archive with the rows",
+    )
+    OUTSIDE_IMAGE = (
+        "outside_image",
+        "The path of an image leads outside of the archive",
+    )
+    UNREACHABLE_IMAGE = "unreachable_image", "An image could not be downloaded"
+    IMAGE_COUNT = "image_count", "There are not as many images as places for them"
+    IMAGE_IN_ANSWER = "image_in_answer", "An answer has an image, but models answer with text"
     NO_TEXT = "no_text", "The text is missing or empty"
     BAD_TOOLS = "bad_tools", "The tools are not a list of named functions"
     BAD_TOOL_CALL = (
@@ -94,6 +108,7 @@ class ProblemCode(StrEnum):
         "reasoning",
         "The reasoning of answers is kept, and trained on if the model's chat template includes it",
     )
+    IMAGES = "images", "Images"
     UNUSED_COLUMNS = "unused_columns", "These columns are not used"
     UNUSED_FILES = "unused_files", "These files in the archive are ignored"
     ENCODING = "encoding", "Not UTF-8; check that the characters look right"

@@ -12,6 +12,15 @@ from typing import Any, cast
 
 from studio.intake.mapping import Mapping
 from studio.intake.problems import ProblemCode
+from studio.intake.row_formats.image_parts import (
+    ImageRef,
+    PlacedImage,
+    is_image_part,
+    listed_images,
+    part_image,
+    place_turn_images,
+    with_placed_images,
+)
 from studio.intake.row_formats.schema import (
     MESSAGE_ROLES,
     MessageRole,
@@ -38,6 +47,27 @@ class MappedRow:
     def __init__(self, mapping: Mapping, values: Values[str, Any]) -> None:
         self._mapping = mapping
         self._values = values
+
+    @property
+    def uses_images(self) -> bool:
+        """Whether the images of the row are used."""
+        return self._mapping.media == "use"
+
+    @property
+    def needs_markers(self) -> bool:
+        """Whether the text must say where images stand, as ShareGPT's convention is."""
+        return self._mapping.shape == "sharegpt"
+
+    def image_refs(self) -> list[ImageRef]:
+        """Return the images in the columns for them.
+
+        Raises:
+            UnusableRowError: a value is no image.
+
+        """
+        columns = self._mapping.roles.get("images", [])
+        cells = (parse_list_cell(self._values.get(column)) for column in columns)
+        return [ref for cell in cells for ref in listed_images(cell)]
 
     def value(self, role: str) -> Any:  # noqa: ANN401 -- a value from a user's file
         """Return the value of the role's first column, or None."""
@@ -152,6 +182,19 @@ def content_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
     if not isinstance(value, list):
         return require_text(value)
     return "".join(map(_part_text, value))
+
+
+def _content_with_images(value: Any) -> tuple[str, list[PlacedImage]]:  # noqa: ANN401 -- from a user's file
+    """Return the text of a turn's content, and the images among its parts."""
+    if not isinstance(value, list):
+        return require_text(value), []
+    text, images = "", list[PlacedImage]()
+    for part in value:
+        if is_image_part(part):
+            images.append(PlacedImage(len(text), part_image(part)))
+        else:
+            text += _part_text(part)
+    return text, images
 
 
 def reasoning_text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
@@ -283,8 +326,10 @@ _TURN_KEYS = frozenset({"role", "content", "from", "value", "name", "tool_call_i
 _ANSWER_KEYS = frozenset({*_WEIGHT_KEYS, *_REASONING_KEYS, "tool_calls", "function_call"})
 
 
-def parse_turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+def parse_turns(value: Any, *, with_images: bool = False) -> list[Turn]:  # noqa: ANN401 -- from a user's file
     """Parse a list of turns; a table cell may hold it as JSON.
+
+    Their images are left out, or are `PlacedImage` until their content is read.
 
     Raises:
         UnusableRowError: it is not a list, or a turn in it cannot be read.
@@ -292,19 +337,25 @@ def parse_turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
     """
     match parse_json_cell(value):
         case [{}, *_] as listed:
-            return [_parse_turn(turn) for turn in listed]
+            return [_parse_turn(turn, with_images=with_images) for turn in listed]
     raise UnusableRowError(ProblemCode.NO_TURNS)
 
 
-def parse_turns_or_text(value: Any, role: MessageRole) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+def parse_turns_or_text(
+    value: Any,  # noqa: ANN401 -- from a user's file
+    role: MessageRole,
+    *,
+    with_images: bool = False,
+) -> list[Turn]:
     """Parse turns written as a list, as one turn, or as text with this role."""
     if not holds_turns(value):
         return [make_turn(role, require_text(value))]
     match parse_json_cell(value):
         case {} as turn:
-            return [_parse_turn(turn if turn.get("from") else {"role": role} | turn)]
+            named = turn if turn.get("from") else {"role": role} | turn
+            return [_parse_turn(named, with_images=with_images)]
         case turns:
-            return parse_turns(turns)
+            return parse_turns(turns, with_images=with_images)
 
 
 def holds_turns(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
@@ -335,7 +386,7 @@ def _is_turn(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
     return False
 
 
-def _parse_turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
+def _parse_turn(turn: Any, *, with_images: bool = False) -> Turn:  # noqa: ANN401 -- from a user's file
     if not isinstance(turn, dict):
         raise UnusableRowError(ProblemCode.NO_TURNS)
     # Parquet stores a key that only other turns have as null.
@@ -351,7 +402,12 @@ def _parse_turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
             | _optional_fields(turn, role)
             | {"tool_calls": parse_tool_calls(content)}
         )
-    return make_turn(role, content_text(content)) | _optional_fields(turn, role)
+    if not with_images:
+        return make_turn(role, content_text(content)) | _optional_fields(turn, role)
+    text, images = _content_with_images(content)
+    parsed = with_placed_images(make_turn(role, text), images)
+    own = turn.get("images") or turn.get("image")
+    return place_turn_images(parsed, parse_json_cell(own)) | _optional_fields(turn, role)
 
 
 def _optional_fields(turn: dict[str, Any], role: MessageRole) -> Turn:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import ProblemCode
+from studio.intake.row_formats.image_parts import place_row_images
 from studio.intake.row_formats.message_formats import (
     MappedRow,
     holds_turns,
@@ -50,9 +51,18 @@ def build_alpaca(cells: MappedRow, system: str) -> ConversationRow:
     past = _history_turns(cells.value("history"))
     return {
         "messages": validate_conversation(
-            [*system_turns(cells, system), *past, make_turn("user", question), answer]
+            with_images(
+                cells, [*system_turns(cells, system), *past, make_turn("user", question), answer]
+            )
         )
     }
+
+
+def with_images(cells: MappedRow, turns: list[Turn]) -> list[Turn]:
+    """Return the turns with all images of the row, if they are used."""
+    if not cells.uses_images:
+        return turns
+    return place_row_images(turns, cells.image_refs(), needs_markers=cells.needs_markers)
 
 
 def _history_turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
@@ -74,16 +84,16 @@ def _is_pair(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
 
 
 def build_prompt_completion(cells: MappedRow, system: str) -> ConversationRow:
-    return with_tools(
-        cells, validate_conversation([*prompt_turns(cells, system), *completion_turns(cells)])
-    )
+    turns = with_images(cells, [*prompt_turns(cells, system), *completion_turns(cells)])
+    return with_tools(cells, validate_conversation(turns))
 
 
 def prompt_turns(cells: MappedRow, system: str) -> list[Turn]:
     """Return the turns of a prompt: a list of them, or the joined text of its columns."""
     raw = cells.value("prompt")
     if holds_turns(raw):
-        return add_system_turn(cells, system, parse_turns_or_text(raw, "user"))
+        turns = parse_turns_or_text(raw, "user", with_images=cells.uses_images)
+        return add_system_turn(cells, system, turns)
     question = cells.join(cells.text("context"), cells.text("prompt"))
     return [*system_turns(cells, system), make_turn("user", question)]
 
@@ -91,14 +101,17 @@ def prompt_turns(cells: MappedRow, system: str) -> list[Turn]:
 def completion_turns(cells: MappedRow) -> list[Turn]:
     raw = cells.value("completion")
     if holds_turns(raw):
-        return parse_turns_or_text(raw, "assistant")
+        return parse_turns_or_text(raw, "assistant", with_images=cells.uses_images)
     return [make_turn("assistant", cells.text("completion"))]
 
 
 def build_messages(cells: MappedRow, system: str) -> ConversationRow:
     raw = cells.value("messages")
-    turns = parse_turns(cells.value("conversations") if raw is None else raw)
-    return with_tools(cells, validate_conversation(add_system_turn(cells, system, turns)))
+    turns = parse_turns(
+        cells.value("conversations") if raw is None else raw, with_images=cells.uses_images
+    )
+    turns = with_images(cells, add_system_turn(cells, system, turns))
+    return with_tools(cells, validate_conversation(turns))
 
 
 NO_LABEL = "none"

@@ -1,4 +1,4 @@
-"""The schema of canonical rows, of seven kinds, and the training examples they become."""
+"""The schema of canonical rows, of several kinds, and the training examples they become."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -43,6 +43,16 @@ class ToolCall(TypedDict):
     function: ToolFunction
 
 
+class TurnImage(TypedDict):
+    sha256: str
+    """Names the image in the folder `images` of the dataset version."""
+    at: int
+    """Before which character of the turn's content it stands; several may stand at one place."""
+    width: int
+    height: int
+    """In pixels."""
+
+
 class Turn(TypedDict):
     role: MessageRole
     content: str
@@ -51,6 +61,8 @@ class Turn(TypedDict):
     """0: this answer is context and not trained on. Defaults to 1."""
     reasoning_content: NotRequired[str]
     """The reasoning before the answer; trained on if the model's chat template includes it."""
+    images: NotRequired[list[TurnImage]]
+    """Images, sorted by where they stand. A turn with images may have no content."""
     tool_calls: NotRequired[list[ToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
@@ -166,7 +178,7 @@ def validate_prompt(turns: list[Turn]) -> list[Turn]:
     """Return the turns without empty system turns; refuse an empty question, or none."""
     turns = [turn for turn in turns if turn["content"].strip() or turn["role"] != "system"]
     asking = [turn for turn in turns if turn["role"] == "user"]
-    if not asking or not all(turn["content"].strip() for turn in asking):
+    if not asking or not all(turn["content"].strip() or turn.get("images") for turn in asking):
         raise UnusableRowError(ProblemCode.MISSING_QUESTION)
     return turns
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.intake.files.packages import load_arrow
-from studio.intake.row_formats.schema import CanonicalRow
+from studio.intake.row_formats.schema import CanonicalRow, Turn
 
 _SHARD_COUNT = 256
 """Each shard grows separately, so the whole set is never in memory twice."""
@@ -85,7 +85,12 @@ def question_key(row: CanonicalRow) -> bytes:
     if "anchor" in row:
         return row["anchor"].encode()
     prompt = [turn for turn in row["messages"] if turn["role"] in {"system", "user"}]
-    return "\0".join(f"{turn['role']}\0{turn['content'].strip()}" for turn in prompt).encode()
+    return "\0".join(map(_turn_key, prompt)).encode()
+
+
+def _turn_key(turn: Turn) -> str:
+    images = "".join(f"\0{image['sha256']}" for image in turn.get("images", ()))
+    return f"{turn['role']}\0{turn['content'].strip()}{images}"
 
 
 def find_repeats(hashes: "array[int]", limit: int) -> tuple[int, dict[int, int]]:

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal, Self
 
 from studio.errors import TooLargeError
-from studio.intake.detection.media import find_media
+from studio.intake.detection.media import find_media, find_unused_media
+from studio.intake.images.row_images import BATCH_ROWS, RowImages
 from studio.intake.mapping import Condition, FilterOp, Mapping
 from studio.intake.problems import ProblemCode, ProblemTally, problem_message
 from studio.intake.raw_rows import RawRow
@@ -150,29 +152,73 @@ class DropCounts:
                     self.removed[outcome.reason] += 1
 
 
+@dataclass(frozen=True, slots=True)
+class _BuiltRow:
+    source: RawRow
+    row: CanonicalRow
+
+
 def build_candidates(
-    rows: Iterable[RawRow], mapping: Mapping, row_bytes: int
+    rows: Iterable[RawRow], mapping: Mapping, row_bytes: int, images: RowImages | None = None
 ) -> Iterator[RowOutcome]:
-    """Yield each row as it would be stored, or why it is left out, in file order."""
-    convert = _from_threads if mapping.shape == "thread" else _from_single_rows
-    return _exclude_duplicates(_refuse_long_rows(convert(rows, mapping), row_bytes), mapping)
+    """Yield each row as it would be stored, or why it is left out, in file order.
+
+    A mapping that uses images needs `images`.
+    """
+    if mapping.shape == "thread":
+        outcomes = _from_threads(rows, mapping)
+    else:
+        outcomes = _from_single_rows(rows, mapping, images)
+    return _exclude_duplicates(_refuse_long_rows(outcomes, row_bytes), mapping)
 
 
-def _from_single_rows(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutcome]:
+def _from_single_rows(
+    rows: Iterable[RawRow], mapping: Mapping, images: RowImages | None
+) -> Iterator[RowOutcome]:
     row_filter = RowFilter(mapping)
+    built_rows = _build_rows(rows, row_filter, mapping)
+    for built in built_rows if images is None else _store_images(built_rows, images):
+        if not isinstance(built, _BuiltRow):
+            yield built
+            continue
+        number = built.source.number
+        try:
+            line = encode_row(built.row)
+        except UnusableRowError as error:
+            yield RefusedRow(number, error.code, error.detail)
+        else:
+            part = row_filter.assigned_part(built.source) or _assign_part(mapping, line)
+            yield Candidate(number, part, built.row, line)
+
+
+def _build_rows(
+    rows: Iterable[RawRow], row_filter: RowFilter, mapping: Mapping
+) -> Iterator[_BuiltRow | RefusedRow | ExcludedRow]:
     for row in rows:
         refusal = _refusal(row, row_filter, mapping)
         if refusal is not None:
             yield refusal
             continue
         try:
-            canonical = build_row(mapping, row.values)
-            line = encode_row(canonical)
+            yield _BuiltRow(row, build_row(mapping, row.values))
         except UnusableRowError as error:
             yield RefusedRow(row.number, error.code, error.detail)
-        else:
-            part = row_filter.assigned_part(row) or _assign_part(mapping, line)
-            yield Candidate(row.number, part, canonical, line)
+
+
+def _store_images(
+    outcomes: Iterator[_BuiltRow | RefusedRow | ExcludedRow], images: RowImages
+) -> Iterator[_BuiltRow | RefusedRow | ExcludedRow]:
+    """Store the images of rows; those with URLs are downloaded for several rows at once."""
+    while batch := list(islice(outcomes, BATCH_ROWS)):
+        images.download(one.row for one in batch if isinstance(one, _BuiltRow))
+        for one in batch:
+            if not isinstance(one, _BuiltRow):
+                yield one
+                continue
+            try:
+                yield _BuiltRow(one.source, images.store(one.row, one.source.member))
+            except UnusableRowError as error:
+                yield RefusedRow(one.source.number, error.code, error.detail)
 
 
 def _from_threads(rows: Iterable[RawRow], mapping: Mapping) -> Iterator[RowOutcome]:
@@ -212,12 +258,22 @@ def _refusal(
     reason = row_filter.exclusion_reason(row)
     if reason is not None:
         return ExcludedRow(row.number, reason)
-    place = "" if mapping.media == "ignore" else find_media(row.values)
+    place = _find_unused(row, mapping)
     if not place:
         return None
     if mapping.media == "leave_out":
         return ExcludedRow(row.number, "media")
     return RefusedRow(row.number, ProblemCode.MEDIA, place)
+
+
+def _find_unused(row: RawRow, mapping: Mapping) -> str:
+    """Return where a row has media that the mapping neither uses nor ignores."""
+    match mapping.media:
+        case "ignore":
+            return ""
+        case "use":
+            return find_unused_media(row.values, mapping.roles.get("images", ()))
+    return find_media(row.values)
 
 
 def _assign_part(mapping: Mapping, group: bytes) -> Part:
