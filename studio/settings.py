@@ -70,6 +70,22 @@ class Settings(BaseSettings):
     line_limit_bytes: int = 10 * 2**20
     """The longest line allowed in a dataset; files with longer lines are rejected."""
 
+    image_limit_bytes: int = 20 * 2**20
+    """The maximum size of an image in a dataset; rows with larger images are left out."""
+
+    image_limit_pixels: int = Field(default=50_000_000, ge=1, le=89_000_000)
+    """The maximum number of pixels of an image in a dataset or in a question to a model: width
+    times height."""
+
+    images_limit_bytes: int = 20 * 2**30
+    """The maximum size of all images of a dataset."""
+
+    images_per_question: int = Field(default=20, ge=0)
+    """How many images a question to a model may have, with those of earlier messages."""
+
+    image_bytes_per_question: int = Field(default=20 * 2**20, ge=0, le=64 * 2**20)
+    """The maximum size of all images of a question to a model."""
+
     allowed_hosts: str = "localhost,127.0.0.1,[::1]"
     """Host names of this studio, separated by commas. Other names are rejected, to prevent DNS
     rebinding."""

@@ -6,8 +6,7 @@ the hashes of earlier rows when duplicates are dropped, and threads (see `thread
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
-from collections.abc import Mapping as Values
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any
 
 from studio.errors import InvalidError, StudioError
 from studio.intake.column_roles import check_mapping, is_complete
+from studio.intake.conversion.first_rows import first_rows, no_rows_error, readable_rows
 from studio.intake.detection.column_types import build_table
+from studio.intake.detection.image_heuristics import detect_image_mapping
 from studio.intake.detection.media import MediaCount, count_media, media_columns
 from studio.intake.detection.name_heuristics import join_names
 from studio.intake.detection.row_shapes import DetectedMapping, detect_mapping, find_unused_columns
@@ -23,16 +24,24 @@ from studio.intake.files.archives import Member, assign_splits, list_members
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, ProgressCallback, report_progress, track_path
-from studio.intake.mapping import DETECT_ALL, FileOptions, Mapping, RowKind, Split
-from studio.intake.problems import Problem, ProblemCode, ProblemTally
+from studio.intake.images.image_files import WebImages, open_image_files
+from studio.intake.images.image_store import CheckedImages
+from studio.intake.images.row_images import RowImages
+from studio.intake.mapping import (
+    DETECT_ALL,
+    IMAGE_SHAPES,
+    FileOptions,
+    Mapping,
+    RowKind,
+    Split,
+)
+from studio.intake.problems import Problem, ProblemCode, ProblemTally, problem_message
 from studio.intake.quality.answer_facts import AnswerFacts
 from studio.intake.quality.findings import Finding
-from studio.intake.raw_rows import AssignedSplit, FileNote, RawRow, RowStream, UnreadableRow
+from studio.intake.raw_rows import AssignedSplit, RawRow
 from studio.intake.readers import file_reader
 from studio.intake.readers.option_detection import DetectedOptions, detect_options
-from studio.intake.row_formats.message_formats import to_text
 from studio.intake.rows.pipeline import (
-    EXCLUSION_REASONS,
     ROW_FILES,
     DropCounts,
     ExclusionReason,
@@ -41,105 +50,7 @@ from studio.intake.rows.pipeline import (
     numbers_path,
     write_rows,
 )
-
-HEAD_ROWS = 500
-"""Rows sampled to detect the shape."""
-_MAX_TRIED_ROWS = 1000
-"""If none of this many rows can be read, the others are not tried."""
-_MAX_BYTES = 8 * 2**20
-_PARAMS: dict[ExclusionReason, str] = {
-    "excluded": "exclude",
-    "filtered": "keep",
-    "other_part": "split.column",
-    "media": "media",
-    "duplicate": "deduplicate",
-    "not_drawn": "sample",
-}
-_SHOWN_PLACES = 5
-
-
-def first_rows(
-    path: Path,
-    kind: Format,
-    limits: Limits,
-    options: FileOptions = DETECT_ALL,
-    tally: ProblemTally | None = None,
-) -> list[RawRow]:
-    """Return the first rows, as many as detection needs, or fewer if they are long.
-
-    Rows that could not be read are counted in the tally.
-
-    Raises:
-        InvalidError: none of the first rows can be read.
-
-    """
-    tally = ProblemTally() if tally is None else tally
-    head: list[RawRow] = []
-    size = 0
-    tried = islice(file_reader.read_rows(path, kind, limits, options=options), _MAX_TRIED_ROWS)
-    for row in islice(readable_rows(tried, tally), HEAD_ROWS):
-        head.append(row)
-        size += sum(len(to_text(value)) for value in row.values.values())
-        if size > _MAX_BYTES:
-            break
-    if not head:
-        raise no_rows_error(kind, list(tally), {})
-    return head
-
-
-def readable_rows(rows: RowStream, tally: ProblemTally) -> Iterator[RawRow]:
-    """Yield the rows that could be read, and count the others."""
-    for row in rows:
-        match row:
-            case RawRow(_number, _values, member, before):
-                tally.enter_member(member, before)
-                yield row
-            case UnreadableRow(number, code, detail, member, before):
-                tally.enter_member(member, before)
-                tally.add(code, number, detail)
-            case FileNote(code, detail):
-                tally.note(code, detail)
-
-
-def no_rows_error(
-    kind: Format, problems: Sequence[Problem], removed: Values[ExclusionReason, int], held: int = 0
-) -> InvalidError:
-    """Return the error for a file with no row left to train on: its main problem, or choice."""
-    if held:
-        return InvalidError(
-            f"No training rows left: every row is for validation ({held:,}).",
-            hint="Change the validation split.",
-            param="split.kind",
-        )
-    if not problems or not problems[0].count:
-        return _all_excluded_error(removed)
-    worst = problems[0]
-    places = ", ".join(worst.shown_places[:_SHOWN_PLACES]) + (
-        ", …" if worst.count > _SHOWN_PLACES else ""
-    )
-    if file_reader.ROW_UNITS[kind] == "line":
-        where = f"Lines {places}" if worst.count > 1 else f"Line {places}"
-    else:
-        where = f"Rows {places}" if worst.count > 1 else f"Row {places}"
-    return InvalidError(
-        f"None of the rows can be used. {where}: {worst.message}",
-        hint="Fix the file and upload it again, or choose other columns.",
-        param="file",
-    )
-
-
-def _all_excluded_error(removed: Values[ExclusionReason, int]) -> InvalidError:
-    if not removed:
-        return InvalidError(
-            "The file has no rows.", hint="Choose a file that has rows.", param="file"
-        )
-    reason = max(removed, key=lambda reason: removed[reason])
-    return InvalidError(
-        f"All rows are excluded. {EXCLUSION_REASONS[reason]}: {removed[reason]:,} rows.",
-        hint="Exclude fewer rows.",
-        param=_PARAMS[reason],
-    )
-
+from studio.intake.rows.stored_images import ImageCounts, keep_used_images
 
 _SHOWN_NAMES = 5
 
@@ -236,8 +147,34 @@ def inspect_file(
     file = detect_options(source.path, kind, limits, mapping.file if mapping else source.options)
     unread = ProblemTally()
     first = first_rows(source.path, kind, limits, file.options, unread)
-    media = _count_media(replace(source, options=file.options), kind, limits, first)
-    if media.count == media.rows and kind not in _PLAIN_TEXT_FORMATS and not _allows_media(mapping):
+    detected = _detect_images(kind, first)
+    if detected is None:
+        media = _count_media(replace(source, options=file.options), kind, limits, first)
+        detected = _detect_text(kind, first, media, is_allowed=_allows_media(mapping))
+    detected = _lower_confidence(detected, list(unread), len(first))
+    detected = _add_file_options(add_archive_splits(detected, list_members(source.path)), file)
+    return FileInspection(format=kind, columns=_column_names(first), detected=detected)
+
+
+def _detect_images(kind: Format, first: Sequence[RawRow]) -> DetectedMapping | None:
+    """Return a mapping that uses the images of the rows, if they have some that can be used."""
+    media = count_media(first)
+    if not media.count or kind in _PLAIN_TEXT_FORMATS:
+        return None
+    return detect_image_mapping([row.values for row in first], media.count)
+
+
+def _detect_text(
+    kind: Format, first: Sequence[RawRow], media: MediaCount, *, is_allowed: bool
+) -> DetectedMapping:
+    """Return a mapping that uses the text of the rows.
+
+    Raises:
+        InvalidError: all of them hold media, and that is not allowed.
+
+    """
+    is_plain = kind in _PLAIN_TEXT_FORMATS
+    if media.count == media.rows and not is_plain and not is_allowed:
         raise media.to_error()
     detected = detect_mapping(row.values for row in first)
     if media.count:
@@ -247,16 +184,14 @@ def inspect_file(
             questions=[media.message, *detected.questions],
             media_rows=media.count,
         )
-    if kind in _PLAIN_TEXT_FORMATS:
-        # Plain text has no column names to judge by.
-        detected = replace(
-            detected,
-            mapping=detected.mapping.model_copy(update={"media": "ignore"}),
-            evidence=["The file is plain text.", *detected.evidence[1:]],
-        )
-    detected = _lower_confidence(detected, list(unread), len(first))
-    detected = _add_file_options(add_archive_splits(detected, list_members(source.path)), file)
-    return FileInspection(format=kind, columns=_column_names(first), detected=detected)
+    if not is_plain:
+        return detected
+    # Plain text has no column names to judge by.
+    return replace(
+        detected,
+        mapping=detected.mapping.model_copy(update={"media": "ignore"}),
+        evidence=["The file is plain text.", *detected.evidence[1:]],
+    )
 
 
 def _lower_confidence(
@@ -328,10 +263,14 @@ def convert_file(
 
     """
     resolved = _resolve_mapping(source, mapping, validation, limits)
-    train = _convert_part(source, resolved, folder, limits, on_progress)
+    images = CheckedImages(folder, limits.images)
+    train = _convert_part(source, resolved, folder, images, limits, on_progress)
     held_out = (
-        None if validation is None else _convert_validation(validation, resolved, folder, limits)
+        None
+        if validation is None
+        else _convert_validation(validation, resolved, folder, images, limits)
     )
+    image_counts = keep_used_images(folder) if resolved.media == "use" else ImageCounts()
     return ConversionResult(
         format=train.format,
         mapping=resolved,
@@ -339,7 +278,11 @@ def convert_file(
         rows=train.written.train,
         validation_rows=held_out.written.train if held_out else train.written.validation,
         sha256=hash_rows(folder),
-        problems=[*train.problems, *(held_out.problems if held_out else [])],
+        problems=[
+            *train.problems,
+            *(held_out.problems if held_out else []),
+            *_images_problem(image_counts),
+        ],
         removed=train.removed,
     )
 
@@ -376,6 +319,7 @@ def _convert_part(
     source: SourceFile,
     mapping: Mapping,
     folder: Path,
+    images: CheckedImages,
     limits: Limits,
     on_progress: ProgressCallback,
 ) -> _ConvertedPart:
@@ -387,10 +331,17 @@ def _convert_part(
     counts = DropCounts()
     path = track_path(source.path)
     needed_columns = [*mapping.columns, *media]
-    raw_rows = file_reader.read_rows(path, kind, limits, needed_columns, mapping.file)
+    uses_images = mapping.media == "use"
+    raw_rows = file_reader.read_rows(
+        path, kind, limits, needed_columns, mapping.file, with_images=uses_images
+    )
     rows = readable_rows(report_progress(raw_rows, path, on_progress), counts.tally)
-    candidates = counts.keep_usable(build_candidates(rows, mapping, limits.row_bytes))
-    written = write_rows(candidates, mapping, folder, limits.total_bytes)
+    with open_image_files(source.path, limits) as image_files:
+        row_images = RowImages(image_files, WebImages(limits.images), images)
+        outcomes = build_candidates(
+            rows, mapping, limits.row_bytes, row_images if uses_images else None
+        )
+        written = write_rows(counts.keep_usable(outcomes), mapping, folder, limits.total_bytes)
     on_progress(1)
     if written.not_drawn:
         counts.removed["not_drawn"] += written.not_drawn
@@ -412,7 +363,7 @@ def _count_rows(written: WriteCounts, problems: Sequence[Problem], counts: DropC
 
 
 def _convert_validation(
-    source: SourceFile, mapping: Mapping, folder: Path, limits: Limits
+    source: SourceFile, mapping: Mapping, folder: Path, images: CheckedImages, limits: Limits
 ) -> _ConvertedPart:
     """Write the rows of a second file as the validation part.
 
@@ -428,9 +379,8 @@ def _convert_validation(
             )
         overrides: dict[str, Any] = {"split": Split(), "sample": None, "exclude": []}
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            part = _convert_part(
-                source, fitted.model_copy(update=overrides), Path(scratch), limits, _ignore_progress
-            )
+            alone = fitted.model_copy(update=overrides)
+            part = _convert_part(source, alone, Path(scratch), images, limits, _ignore_progress)
             rows, target = Path(scratch) / ROW_FILES["train"], folder / ROW_FILES["validation"]
             rows.replace(target)
             numbers_path(rows).replace(numbers_path(target))
@@ -463,7 +413,12 @@ def _fit_mapping(source: SourceFile, mapping: Mapping, limits: Limits) -> Mappin
         },
     }
     fitted = mapping.model_copy(update=changes)
-    return fitted if is_complete(fitted) else inspect_file(source, limits).detected.mapping
+    if is_complete(fitted):
+        return fitted
+    detected = inspect_file(source, limits).detected.mapping
+    # Rows with images may be validated on rows without.
+    uses_images = mapping.media == "use" and detected.shape in IMAGE_SHAPES
+    return detected.model_copy(update={"media": "use"}) if uses_images else detected
 
 
 def _column_names(rows: Sequence[RawRow]) -> list[str]:
@@ -475,6 +430,13 @@ def _unused_columns_problem(columns: Sequence[str]) -> list[Problem]:
         return []
     message = f"{ProblemCode.UNUSED_COLUMNS.message}: {', '.join(columns)[:500]}."
     return [Problem(code=ProblemCode.UNUSED_COLUMNS, message=message, count=len(columns), rows=[])]
+
+
+def _images_problem(counts: ImageCounts) -> list[Problem]:
+    if not counts.images:
+        return []
+    message = problem_message(ProblemCode.IMAGES, counts.text)
+    return [Problem(code=ProblemCode.IMAGES, message=message, count=counts.images, rows=[])]
 
 
 def hash_rows(folder: Path) -> str:

@@ -15,6 +15,9 @@ from studio.intake.column_roles import check_mapping
 from studio.intake.conversion.converter import SourceFile
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.limits import Limits, SlowReadingError
+from studio.intake.images.image_files import WebImages, open_image_files
+from studio.intake.images.image_store import PreviewImages
+from studio.intake.images.row_images import RowImages
 from studio.intake.mapping import Mapping
 from studio.intake.problems import problem_message
 from studio.intake.raw_rows import FileNote, RawRow, UnreadableRow
@@ -32,6 +35,8 @@ _MAX_CLASSES = 60
 """A column with more distinct values than this does not hold classes."""
 _MAX_CLASS_CHARS = 200
 """A longer value is not a class."""
+PREVIEW_IMAGES = "preview-images"
+"""The folder of the images that a preview shows, beside the file."""
 CELL_CHARS = 300
 """Characters of a value shown in a table."""
 
@@ -101,8 +106,20 @@ def find_rows(source: SourceFile, limits: Limits, numbers: Collection[int]) -> F
 
 def shorten_value(value: Any, length: int = CELL_CHARS) -> str:  # noqa: ANN401 -- a value from a user's file
     """Format a value short enough for a table."""
-    text = to_text(value)
+    text = to_text(_without_bytes(value))
     return text if len(text) <= length else f"{text[:length]}…"
+
+
+def _without_bytes(value: Any) -> Any:  # noqa: ANN401 -- a value from a user's file
+    """Return a value whose bytes, such as those of images, are replaced by how many they are."""
+    match value:
+        case bytes():
+            return f"({len(value):,} bytes)"
+        case list():
+            return [_without_bytes(item) for item in value]
+        case dict():
+            return {key: _without_bytes(item) for key, item in value.items()}
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +195,18 @@ def preview_rows(
     with suppress(SlowReadingError):
         first.extend(islice((row for row in raw_rows if not isinstance(row, FileNote)), count))
     readable = [row for row in first if isinstance(row, RawRow)]
-    outcomes = {
-        outcome.number: outcome for outcome in build_candidates(readable, mapping, limits.row_bytes)
-    }
+    with open_image_files(source.path, limits.for_request()) as image_files:
+        store = PreviewImages(source.path.parent / PREVIEW_IMAGES, limits.images)
+        images = RowImages(image_files, WebImages(limits.images), store)
+        candidates = build_candidates(
+            readable, mapping, limits.row_bytes, images if mapping.media == "use" else None
+        )
+        outcomes: dict[int, RowOutcome] = {}
+        try:
+            outcomes |= ((outcome.number, outcome) for outcome in candidates)
+        except SlowReadingError:
+            # Their images take long to read.
+            first = [row for row in first if row.number <= max(outcomes, default=0)]
     return [_preview_row(row, outcomes) for row in first[:rows]]
 
 

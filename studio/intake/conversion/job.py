@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from studio.intake.detection.row_shapes import DetectedMapping, UnrecognisedErro
 from studio.intake.files.format_detection import detect_format
 from studio.intake.files.formats import Format
 from studio.intake.files.limits import Limits, ProgressCallback, SlowReadingError
+from studio.intake.files.packages import load_arrow, load_excel
 from studio.intake.mapping import Mapping
 from studio.intake.quality import dataset_checks
 from studio.settings import without_secrets
@@ -122,12 +124,12 @@ CONVERSION_RESULT_ADAPTER = TypeAdapter(ConversionResult)
 
 
 MAX_MEMORY_BYTES = 2**30
-CHECKED_FORMATS: dict[Format, str] = {
-    "parquet": "pyarrow",
-    "arrow": "pyarrow",
-    "xlsx": "openpyxl.reader.excel",
+CHECKED_FORMATS: dict[Format, Callable[[], object]] = {
+    "parquet": load_arrow,
+    "arrow": load_arrow,
+    "xlsx": load_excel,
 }
-"""The reader library of each format that may use much memory at once, or crash."""
+"""The formats that may use much memory at once, or crash, and what loads their library."""
 _COMMAND = (sys.executable, "-m", "studio.runner.check_file")
 _WALL_SECONDS = 120.0
 """Generous, because a busy machine may be slow to start a process; slower files become a task."""

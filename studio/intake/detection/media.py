@@ -1,4 +1,4 @@
-"""Detect images, audio, video and files in rows: no training method reads them yet.
+"""Detect images, audio, video and files in rows: a mapping may use images, nothing else.
 
 They are recognised by a column's name and values, by a content part of a turn, or by a placeholder
 such as `<image>` in a text. HTML and code contain `<video>` as well, so a text about markup does
@@ -6,13 +6,14 @@ not count.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Mapping as Values
 from dataclasses import dataclass
 from typing import Any
 
 from studio.errors import InvalidError
 from studio.intake.raw_rows import RawRow
+from studio.intake.row_formats.image_parts import IMAGE_PART_TYPE
 from studio.intake.row_formats.message_formats import MEDIA_PART_TYPE, is_number, parse_json_cell
 
 _MEDIA_NAME = re.compile(
@@ -20,6 +21,7 @@ _MEDIA_NAME = re.compile(
     r"inline_?data|file_?data)"
     r"(?:_?(?:paths?|urls?|files?|names?|bytes|b64|base64|data))?"
 )
+_OTHER_MEDIA_NAME = re.compile(r"audio|speech|wav|video|pixel_values|file_?data|document")
 _IMAGE_ID = re.compile(r"(?:image|img)_?ids?")
 _FILE_NAME = re.compile(r"(?:media|file|path|attachment|object)s?(?:_?(?:names?|paths?|urls?))?")
 """Columns that may name any file: only image, audio and video extensions count."""
@@ -66,11 +68,12 @@ _MARKUP = re.compile(
 _MAX_DEPTH = 6
 
 _LEAVE_OUT_HINT = (
-    "Leave these rows out, or use only their text: set `media` in the mapping to leave_out or "
-    "ignore."
+    "Use their images, leave these rows out, or use only their text: set `media` in the mapping "
+    "to use, leave_out or ignore."
 )
 _TEXT_ONLY_HINT = (
-    "Use text-only rows. To use only the text of these rows, set `media` in the mapping to ignore."
+    "Use rows with text or images. To use only the text of these rows, set `media` in the mapping "
+    "to ignore."
 )
 
 
@@ -82,6 +85,49 @@ def find_media(values: Values[str, Any]) -> str:
     return next(
         (place for name, value in values.items() for place in _media_in_column(name, value)), ""
     )
+
+
+def find_unused_media(values: Values[str, Any], image_columns: Collection[str]) -> str:
+    """Return where media is that cannot be used as an image: as `find_media` returns it.
+
+    The images in these columns can be used, and those in turns. Beside them, other columns about
+    the same image, such as its URL, are no loss.
+    """
+    for name, value in values.items():
+        if name in image_columns:
+            continue
+        for place in _media_in_column(name, value):
+            is_column = place == name[:60]
+            is_harmless = (
+                image_columns and not _is_other_media_name(name)
+                if is_column
+                else _is_usable_part(place.rpartition(": ")[2])
+            )
+            if not is_harmless:
+                return place
+    return ""
+
+
+def image_columns(rows: Sequence[Values[str, Any]], columns: Iterable[str]) -> list[str]:
+    """Return the columns that hold images: those with other media are not among them."""
+    found = []
+    for name in columns:
+        values = [row[name] for row in rows if row.get(name) not in (None, "", [])]
+        normalised = _normalise_name(name)
+        is_other = _is_other_media_name(name) or _IMAGE_ID.fullmatch(normalised)
+        if not is_other and any(
+            place == name[:60] for value in values for place in _media_in_column(name, value)
+        ):
+            found.append(name)
+    return found
+
+
+def _is_usable_part(part: str) -> bool:
+    return part.lower() == "<image>" or IMAGE_PART_TYPE.fullmatch(part.lower()) is not None
+
+
+def _is_other_media_name(name: str) -> bool:
+    return _OTHER_MEDIA_NAME.match(_normalise_name(name)) is not None
 
 
 def media_columns(rows: Sequence[RawRow], columns: Sequence[str]) -> list[str]:
@@ -105,8 +151,8 @@ class MediaCount:
     @property
     def message(self) -> str:
         return (
-            f"{self.count:,} of {self.rows:,} rows contain an image, audio, video or file, which "
-            f"no training method supports yet; the first is in {self.place}."
+            f"{self.count:,} of {self.rows:,} rows contain an image, audio, video or file that is "
+            f"not used; the first is in {self.place}."
         )
 
     def to_error(self) -> InvalidError:

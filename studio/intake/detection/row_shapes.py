@@ -34,6 +34,8 @@ _SURE_SHARE, _LIKELY_SHARE = 0.9, 0.5
 _VALUES_QUESTION = (
     "The column names do not show their roles. Is the right column selected for each role?"
 )
+_IMAGE_KEYS = ("images", "image")
+"""Keys of turns that hold their images."""
 _SPLIT_COLUMN_NAMES = ("split", "partition", "dataset_split")
 
 KIND_NAMES: dict[str, str] = {
@@ -45,6 +47,7 @@ KIND_NAMES: dict[str, str] = {
     "tokens": "texts with tagged words",
     "task": "tasks without answers",
     "pairs": "pairs of texts",
+    "images": "conversations with images",
 }
 
 
@@ -136,7 +139,9 @@ def find_unused_columns(table: ColumnTable, mapping: Mapping) -> list[str]:
     # Graders may read all of a value.
     turns = [name for name in mapping.columns if name not in mapping.roles.get("item", ())]
     used = (name for name in turns if name in table.columns)
-    return columns + [f"{name}.{key}" for name in used for key in unused_keys(table.columns[name])]
+    keys = {name: unused_keys(table.columns[name]) for name in used}
+    ignored = _IMAGE_KEYS if mapping.media == "use" else ()
+    return columns + [f"{name}.{key}" for name in keys for key in keys[name] if key not in ignored]
 
 
 def count_usable_rows(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from studio.errors import InvalidError
 from studio.intake.files.archives import DataFile, error_in_member, open_data_files
 from studio.intake.files.encodings import CERTAIN_ENCODINGS, ENCODINGS, as_utf8, normalise_newlines
-from studio.intake.files.formats import Format
+from studio.intake.files.formats import IMAGE_EXTENSIONS, Format, extension
 from studio.intake.files.limits import Limits, Meter
 from studio.intake.files.packages import load_excel
 from studio.intake.mapping import DETECT_ALL, FileOptions
@@ -49,11 +49,13 @@ def read_rows(
     limits: Limits,
     columns: Collection[str] | None = None,
     options: FileOptions = DETECT_ALL,
+    *,
+    with_images: bool = False,
 ) -> RowStream:
     """Read a file, or all files in an archive, row by row with continuous numbers.
 
     If the options give no encoding, it is detected for each file. `columns` lets Parquet and Arrow
-    skip the other columns.
+    skip the other columns. `with_images` does not note that an archive has images, too.
 
     Raises:
         InvalidError: the file is damaged in a part that cannot be skipped.
@@ -67,18 +69,21 @@ def read_rows(
         read = partial(_read_workbook, limits=limits, options=options, meter=meter)
     else:
         read = partial(_read_columnar, kind=kind, limits=limits, columns=columns, meter=meter)
-    for row in _read_data_files(path, read):
+    for row in _read_data_files(path, read, with_images=with_images):
         meter.add_cells(len(row.values) if isinstance(row, RawRow) else 0)
         yield row
 
 
-def _read_data_files(path: Path, read: Callable[[DataFile], RowStream]) -> RowStream:
+def _read_data_files(
+    path: Path, read: Callable[[DataFile], RowStream], *, with_images: bool
+) -> RowStream:
     with open_data_files(path) as data_files:
-        if data_files.ignored:
-            more = ", …" if len(data_files.ignored) > _SHOWN_NAMES else ""
-            yield FileNote(
-                ProblemCode.UNUSED_FILES, ", ".join(data_files.ignored[:_SHOWN_NAMES]) + more
-            )
+        ignored = data_files.ignored
+        if with_images:
+            ignored = [name for name in ignored if extension(name) not in IMAGE_EXTENSIONS]
+        if ignored:
+            more = ", …" if len(ignored) > _SHOWN_NAMES else ""
+            yield FileNote(ProblemCode.UNUSED_FILES, ", ".join(ignored[:_SHOWN_NAMES]) + more)
         several = len(data_files.files) > 1
         last_number = 0
         for part in data_files.files:

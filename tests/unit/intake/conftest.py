@@ -22,6 +22,8 @@ class Result:
     rows: list[dict[str, Any]]
     held: list[dict[str, Any]]
     """The rows to validate on."""
+    folder: Path
+    """Where they are."""
 
     @property
     def conversations(self) -> list[list[Turn]]:
@@ -60,7 +62,10 @@ def bring(tmp_path: Path) -> Convert:
         source = SourceFile(path=path, filename=filename)
         converted = convert_file(source, mapping, tmp_path, Limits(**limits))
         return Result(
-            converted, read_kept_rows(tmp_path, "train"), read_kept_rows(tmp_path, "validation")
+            converted,
+            read_kept_rows(tmp_path, "train"),
+            read_kept_rows(tmp_path, "validation"),
+            tmp_path,
         )
 
     return _bring

@@ -404,9 +404,10 @@ def test_roles_declare_required_and_joinable_columns() -> None:
     }
 
     assert told == {
-        "prompt": (True, True),
+        "prompt": (False, True),
         "completion": (True, True),
         "context": (False, True),
+        "images": (False, True),
         "system": (False, True),
         "tools": (False, False),
     }

@@ -1,4 +1,4 @@
-"""Rows with images, audio, video or files are refused by name; text about markup is text."""
+"""Rows with audio, video, files or unused images are refused by name; text about markup is text."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from studio.intake.mapping import Mapping
 from tests.unit.intake.conftest import Convert
 
 TEXT = {"prompt": "Who?", "completion": "Me."}
-PICTURED = {"prompt": "Who is this?", "completion": "Ann.", "images": ["ann.jpg"]}
+SPOKEN = {"prompt": "Who is this?", "completion": "Ann.", "audios": ["ann.wav"]}
 PAIR = {"prompt": ["prompt"], "completion": ["completion"]}
 
 
@@ -118,17 +118,17 @@ def test_text_about_media_is_not_detected_as_media(row: dict[str, Any]) -> None:
 
 def test_media_file_is_rejected_with_column_name(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
-        bring(as_lines(*[PICTURED] * 3))
+        bring(as_lines(*[SPOKEN] * 3))
 
     assert refused.value.message == (
-        "3 of 3 rows contain an image, audio, video or file, which no training method supports "
-        "yet; the first is in images."
+        "3 of 3 rows contain an image, audio, video or file that is not used; the first is in "
+        "audios."
     )
     assert refused.value.param == "file"
 
 
 def test_partly_media_file_is_rejected_without_media_option(bring: Convert) -> None:
-    content = as_lines(TEXT, *[PICTURED] * 2, {**TEXT, "prompt": "Why?"})
+    content = as_lines(TEXT, *[SPOKEN] * 2, {**TEXT, "prompt": "Why?"})
 
     with pytest.raises(InvalidError, match="2 of 4 rows contain an image"):
         bring(content)
@@ -143,12 +143,12 @@ def test_partly_media_file_is_rejected_without_media_option(bring: Convert) -> N
 def test_ignoring_media_keeps_rows_as_text(bring: Convert) -> None:
     mapping = Mapping(shape="prompt_completion", roles=PAIR, media="ignore")
 
-    assert bring(as_lines(*[PICTURED] * 2), mapping=mapping).converted.rows == 2
+    assert bring(as_lines(*[SPOKEN] * 2), mapping=mapping).converted.rows == 2
 
 
 def test_partly_media_file_is_detected_as_guess_with_question(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text(as_lines(*[TEXT] * 9, PICTURED), encoding="utf-8")
+    path.write_text(as_lines(*[TEXT] * 9, SPOKEN), encoding="utf-8")
 
     seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
@@ -158,7 +158,7 @@ def test_partly_media_file_is_detected_as_guess_with_question(tmp_path: Path) ->
 
 def test_media_file_with_later_text_rows_is_not_rejected(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text(as_lines(*[PICTURED] * 600, TEXT), encoding="utf-8")
+    path.write_text(as_lines(*[SPOKEN] * 600, TEXT), encoding="utf-8")
 
     seen = inspect_file(SourceFile(path=path, filename=path.name), Limits()).detected
 
