@@ -37,7 +37,13 @@ from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
 from studio.web.chat import answer_stream, chat_page, token_scores, try_it
 from studio.web.compare import compare_page
-from studio.web.datasets import dataset_page, mapping_page, token_preview_page, token_stats_page
+from studio.web.datasets import (
+    dataset_page,
+    mapping_page,
+    row_downloads,
+    token_preview_page,
+    token_stats_page,
+)
 from studio.web.experiments import (
     experiment_page,
     graded_experiment_page,
@@ -94,6 +100,7 @@ PAGES = tuple(
         study_page,
         sweep_page,
         mapping_page,
+        row_downloads,
         model_page,
         queue_page,
         hardware_page,
@@ -164,6 +171,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
         RequestGuard,
         hosts=settings.allowed_hosts.lower().split(","),
         upload_limit=settings.upload_limit_bytes,
+        image_limit=settings.image_bytes_per_question,
     )
     app = _App(
         title="Mantissa Studio",

@@ -1,9 +1,10 @@
 """Build dataset versions: apply a mapping to a whole file.
 
-A small file is read at once. A large or slow one is read by a task, in a process with resource
-limits that reports progress and can be cancelled.
+A small file is read at once. A large or slow one, and one with images, is read by a task, in a
+process with resource limits that reports progress and can be cancelled.
 """
 
+import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from studio.db.tasks import Task
 from studio.errors import ConflictError
 from studio.intake.column_roles import check_mapping
 from studio.intake.conversion.converter import ConversionResult, SourceFile, inspect_file
+from studio.intake.conversion.file_preview import PREVIEW_IMAGES
 from studio.intake.conversion.job import (
     CONVERSION_JOB_ADAPTER,
     CONVERSION_RESULT_ADAPTER,
@@ -55,7 +57,8 @@ class BuildResult:
 def import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     """Store a file and the rows that its mapping, given or detected, makes of it.
 
-    A large or slow file is read later by a task: its dataset has no version until then.
+    A large or slow file, or one with images, is read later by a task: its dataset has no version
+    until then.
 
     Raises:
         ConflictError: The name is taken.
@@ -75,7 +78,8 @@ def _import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
         check_in_child(_upload_reading(upload))
     if upload.is_draft:
         return pending_datasets.create(db, folder, upload)
-    if _is_large_upload(upload):
+    upload = replace(upload, arrival=upload.arrival or pending_datasets.detect(upload))
+    if _is_large_upload(upload) or _uses_images(upload):
         return _import_large_file(db, folder, upload)
     with atomic_dirs.staging_dir(folder) as stage:
         dataset = pending_datasets.build_row(upload)
@@ -109,7 +113,7 @@ def rebuild(
         dataset = datasets.get(db, dataset_id)
         job = _stored_reading(db, folder, dataset, mapping, limits)
     home = folder / str(dataset_id)
-    if is_large(dataset.bytes, dataset.filename):
+    if is_large(dataset.bytes, dataset.filename) or mapping.media == "use":
         with suppress(SlowReadingError):
             check_mapping(mapping, inspect_file(job.source, limits.for_request(), mapping).columns)
         return _enqueue_rebuild(engine, home, job)
@@ -140,7 +144,7 @@ def replace_file(engine: Engine, folder: Path, dataset_id: int, upload: Upload) 
         dataset = datasets.get(db, dataset_id)
         mapping = upload.mapping or versions.current_mapping(db, dataset_id)
         stored = _stored_reading(db, folder, dataset, mapping, upload.limits)
-    if _is_large_upload(upload):
+    if _is_large_upload(upload) or mapping.media == "use":
         return _enqueue_replacement(engine, home, upload, stored)
     source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
     try:
@@ -175,6 +179,7 @@ def _swap_file(db: Session, folder: Path, dataset_id: int, upload: Upload) -> Da
     target = pending_datasets.original_source(folder, dataset).path
     upload.path.replace(target)
     files.sync(target.parent)
+    shutil.rmtree(target.parent / PREVIEW_IMAGES, ignore_errors=True)
     return dataset
 
 
@@ -191,6 +196,7 @@ def save_version(db: Session, home: Path, stage: Path, conversion: ConversionRes
         )
     version = _insert_version(db, dataset, conversion)
     atomic_dirs.move_into_place(stage, home / str(version.number))
+    shutil.rmtree(home / PREVIEW_IMAGES, ignore_errors=True)
     return BuildResult(version=version)
 
 
@@ -206,6 +212,14 @@ def _is_large_upload(upload: Upload) -> bool:
         validation is not None
         and is_large(validation.stat().st_size, upload.validation_filename or upload.filename)
     )
+
+
+def _uses_images(upload: Upload) -> bool:
+    """Whether images must be decoded, which this process does not do."""
+    if upload.mapping is not None:
+        return upload.mapping.media == "use"
+    detected = upload.arrival.detected if upload.arrival else {}
+    return bool(detected.get("mapping", {}).get("media") == "use")
 
 
 def latest_task(db: Session, dataset_id: int) -> Task | None:

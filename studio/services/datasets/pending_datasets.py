@@ -75,11 +75,16 @@ def create(db: Session, folder: Path, upload: Upload) -> Dataset:
         return insert_row(db, folder, stage, dataset)
 
 
+def detect(upload: Upload) -> DetectionResult:
+    """Detect the format of a file, within the limits of a request."""
+    source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
+    return detect_file(source, upload.limits.for_request(), upload.mapping)
+
+
 def build_row(upload: Upload) -> Dataset:
     """Return the row of a file with its detected format, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
-    source = SourceFile(path=upload.path, filename=upload.filename, options=upload.options)
-    detection = upload.arrival or detect_file(source, upload.limits.for_request(), upload.mapping)
+    detection = upload.arrival or detect(upload)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),
         filename=filename,

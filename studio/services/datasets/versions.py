@@ -1,11 +1,12 @@
 """Dataset versions: the rows that one mapping of a file produced, kept while a run needs them.
 
-    <id>/original.csv  <id>/1/train.jsonl  [<id>/1/validation.jsonl]
+    <id>/original.csv  <id>/1/train.jsonl  [<id>/1/validation.jsonl]  [<id>/1/images/<sha256>]
 
 A version never changes. Another mapping of the file makes the next version, unless its rows are
 equal, byte for byte, to those of an existing one.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from sqlmodel import Session, col, func, select
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.errors import ConflictError, NotFoundError
+from studio.intake.conversion.file_preview import PREVIEW_IMAGES
+from studio.intake.images.image_files import IMAGES
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_rows
 from studio.intake.rows.paging import Page, read_page, read_rows, search_rows, search_rows_backward
@@ -23,6 +26,7 @@ from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs
 
 Part = Literal["train", "validation"]
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +123,35 @@ def row_files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]
     """Return the paths of the training rows and, if there are any, the validation rows."""
     home = folder / str(version.dataset_id) / str(version.number)
     return home / "train.jsonl", home / "validation.jsonl" if version.validation_rows else None
+
+
+def image_file(folder: Path, version: DatasetVersion, sha256: str) -> Path:
+    """Return the path of an image of a version.
+
+    Raises:
+        NotFoundError: It has no such image.
+
+    """
+    home = folder / str(version.dataset_id) / str(version.number)
+    return _existing_image(home / IMAGES, sha256)
+
+
+def preview_image_file(folder: Path, dataset_id: int, sha256: str) -> Path:
+    """Return the path of an image that a preview of the mapping shows.
+
+    Raises:
+        NotFoundError: There is no such image, or no longer.
+
+    """
+    return _existing_image(folder / str(dataset_id) / PREVIEW_IMAGES, sha256)
+
+
+def _existing_image(folder: Path, sha256: str) -> Path:
+    # Never build a path from anything but a hash.
+    path = folder / (sha256 if _SHA256.fullmatch(sha256) else "none")
+    if not path.is_file():
+        raise NotFoundError("There is no such image.", hint="It may have been deleted.")
+    return path
 
 
 def load_rows(

@@ -85,9 +85,8 @@ def preview(
 ) -> Response:
     """Show the first rows as the unsaved form maps them; nothing is saved."""
     view = MappingView(db, config, datasets.get(db, dataset_id))
-    return block(
-        request, TEMPLATE, "preview", outcome=view.preview(mapping_form.parse_form(posted))
-    )
+    outcome = view.preview(mapping_form.parse_form(posted))
+    return block(request, TEMPLATE, "preview", outcome=outcome, base=view.address)
 
 
 @router.post("")

@@ -153,6 +153,11 @@ class MappingView:
         self.folder = config.datasets
         self.source = pending_datasets.original_source(config.datasets, dataset)
 
+    @property
+    def address(self) -> str:
+        """The path of the page."""
+        return f"/datasets/{self.dataset.id}/mapping"
+
     def initial_context(
         self, chosen: int | None, options: FileOptions = DETECT_ALL
     ) -> dict[str, Any]:
@@ -201,7 +206,7 @@ class MappingView:
     ) -> dict[str, Any]:
         return {
             "dataset": self.dataset,
-            "base": f"/datasets/{self.dataset.id}/mapping",
+            "base": self.address,
             "failed": self._failed_task(),
             "detected": detection.detected,
             "unseen": detection.reason,
@@ -228,6 +233,7 @@ class MappingView:
             "duplicates": mapping_text.DEDUPLICATE_LABELS,
             "media": mapping_text.MEDIA_LABELS,
             "is_large": dataset_builds.is_large(self.dataset.bytes, self.dataset.filename),
+            "uses_images": form.media == "use",
         }
 
     def _read_head(self, options: FileOptions) -> FilePreview:
@@ -325,6 +331,6 @@ def _is_open(part: str, form: MappingForm, problems: Values[str, str]) -> bool:
         case "texts":
             return bool(form.system)
         case "rows":
-            chosen = form.keep or form.sample or form.exclude or form.media == "leave_out"
+            chosen = form.keep or form.sample or form.exclude or form.media in {"leave_out", "use"}
             return bool(chosen) or form.deduplicate != "none"
     return form.split.get("kind", "none") != "none"

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from studio.errors import InvalidError, StudioError
-from studio.intake.files.limits import Limits
+from studio.intake.files.limits import ImageLimits, Limits
 from studio.intake.mapping import FileOptions, Mapping
 from studio.schemas.validation_errors import field_errors
 from studio.services.datasets.pending_datasets import Upload
@@ -278,7 +278,15 @@ def _form_fingerprint(form: UploadedForm) -> bytes:
 
 def read_limits(config: Settings) -> Limits:
     """Return the limits for reading a file."""
-    return Limits(row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes)
+    images = ImageLimits(
+        bytes=config.image_limit_bytes,
+        pixels=config.image_limit_pixels,
+        total_bytes=config.images_limit_bytes,
+        allow_internal=config.allow_internal_addresses,
+    )
+    return Limits(
+        row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes, images=images
+    )
 
 
 def parse_file_options(fields: dict[str, str]) -> FileOptions:

@@ -5,6 +5,7 @@ end. Paths are read from the scope: a malicious Host header can falsify `request
 (CVE-2026-48710).
 """
 
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
@@ -91,15 +92,23 @@ _OTHER_HOST_TEXTS = (
     ),
 )
 _UPLOAD_PATHS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
+_QUESTION_PATHS = re.compile(
+    r"/v1/chat/completions|/runs/\d+/chat/(answers|scores)|/playground/(answers|scores|code)"
+)
+"""What models are asked, maybe with images."""
 
 
 class RequestGuard:
     """Reject unknown hosts, cross-site writes and oversized bodies; add security headers."""
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str], upload_limit: int) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Iterable[str], upload_limit: int, image_limit: int
+    ) -> None:
+        """`image_limit` is the size of all images that one question to a model may have."""
         self.app = app
         self.hosts = frozenset(hosts)
         self.upload_limit = upload_limit
+        self.question_limit = BODY_LIMIT + image_limit * 4 // 3  # in base64
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -132,6 +141,8 @@ class RequestGuard:
         path = scope["path"].rstrip("/")
         is_upload = path in _UPLOAD_PATHS or path.startswith("/api/v1/uploads/")
         is_json = Headers(scope=scope).getlist("content-type")[:1] == ["application/json"]
+        if is_json and _QUESTION_PATHS.fullmatch(path):
+            return self.question_limit
         return self.upload_limit if is_upload and not is_json else BODY_LIMIT
 
 

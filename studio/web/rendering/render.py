@@ -28,6 +28,7 @@ from markupsafe import Markup
 from studio import resources
 from studio.db.session import read_session
 from studio.errors import StudioError
+from studio.intake.row_formats.image_marks import find_marks
 from studio.intake.row_formats.message_formats import to_text
 from studio.intake.row_formats.tagged_words import split_segments
 from studio.methods import DEFAULT_OBJECTIVE
@@ -45,6 +46,7 @@ from studio.web.rendering import (
     static_files,
     wide_punctuation,
 )
+from studio.web.rendering.turn_pieces import split_at_images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,9 @@ def _environment() -> Environment:
         "segments": split_segments,
         "cell_text": to_text,
         "dotted": flatten,
+        "pieces": split_at_images,
         "translated": translation.translate_value,
+        "marks": find_marks,
     }
     jinja.filters.update({name: _at_rendering(one) for name, one in filters.items()})
     jinja.globals.update(

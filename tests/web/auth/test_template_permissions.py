@@ -90,6 +90,8 @@ NO_PAGES = (
     *("/openapi.json", "/runs.csv", "/compare/export?runs=4,5", "/comparisons/1/export"),
     *("/datasets/2/versions/1/rows.jsonl", "/comparisons/1", "/new/draft", "/datasets/2/built"),
     *("/datasets/imports/1/done", "/datasets/2/stats/counted", "/models/landed"),
+    *("/datasets/2/versions/1/rows.zip", f"/datasets/2/versions/1/images/{'0' * 64}"),
+    f"/datasets/2/mapping/images/{'0' * 64}",
     *("/models/2/code", "/login", "/login/oidc", "/login/oidc/done"),
 )
 """Files, redirects, and addresses that return no page to people who are signed in."""

@@ -139,7 +139,7 @@ class DatasetOut(api.Out):
     version: int | None
     """The number of the current version; null until the file has been read."""
     kind: str | None
-    """conversation, text, preference, judged, steps, tokens, task or pairs."""
+    """conversation, text, preference, judged, steps, tokens, task, pairs or images."""
     shape: str | None
     mapping: dict[str, Any] | None
     """How columns become rows."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Le, Len, Lt
 from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
 
 from studio.db.tables import DatasetVersion
@@ -23,6 +24,7 @@ from studio.services.datasets import (
     dataset_builds,
     datasets,
     pending_datasets,
+    row_archives,
     versions,
 )
 from studio.services.datasets.data_quality import FindingRef
@@ -33,6 +35,13 @@ from studio.web.api.datasets.datasets import ProblemOut, findings_out
 from studio.web.api.system.system import TaskOut, task_out
 from studio.web.http.deps import DB, Config, ReadDB
 from studio.web.http.multipart_upload import read_limits
+from studio.web.http.row_files import (
+    IMAGE_RESPONSES,
+    ZIP_RESPONSES,
+    Sha256,
+    image_response,
+    zip_response,
+)
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
 
@@ -141,9 +150,24 @@ class RowPageQuery(BaseModel):
     """Only rows with this finding, by its code. Each row then has a `why`."""
 
 
+class ImageOut(Out):
+    """An image of a turn."""
+
+    sha256: str
+    """For `/versions/{number}/images/{sha256}`; in a preview for `/mapping/images/{sha256}`, or
+    empty if it was not read."""
+    at: int
+    """Before which character of the content it stands."""
+    width: int
+    """In pixels; 0 in a preview."""
+    height: int
+
+
 class TurnOut(Out):
     role: MessageRole
     content: str
+    images: list[ImageOut] | None = None
+    """The images in the turn, sorted by place."""
     weight: Literal[0, 1] = 1
     """0: this answer is context and not trained on."""
     reasoning_content: str | None = None
@@ -228,6 +252,13 @@ def preview(
     return Listing(data=page_rows, has_more=len(mapped_rows) == body.rows, next_after=None)
 
 
+@router.get("/mapping/images/{sha256}", response_class=Response, responses=IMAGE_RESPONSES)
+def show_preview_image(dataset_id: Id, sha256: Sha256, db: ReadDB, config: Config) -> Response:
+    """Return an image of a previewed row. It is kept until the dataset is built."""
+    datasets.get(db, dataset_id)
+    return image_response(versions.preview_image_file(config.datasets, dataset_id, sha256))
+
+
 @router.get("/versions")
 def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
     """List the versions of the dataset, newest first."""
@@ -267,6 +298,29 @@ def show(dataset_id: Id, number: VersionNumber, db: DB) -> VersionOut:
     version = versions.get(db, dataset_id, number)
     current = datasets.get(db, dataset_id).version
     return _version_out(version, current, versions.count_runs(db, dataset_id))
+
+
+@router.get(
+    "/versions/{number}/images/{sha256}", response_class=Response, responses=IMAGE_RESPONSES
+)
+def show_image(
+    dataset_id: Id, number: VersionNumber, sha256: Sha256, db: ReadDB, config: Config
+) -> Response:
+    """Return an image of a row, as it was uploaded: PNG, JPEG, WebP or GIF."""
+    version = versions.get(db, dataset_id, number)
+    return image_response(versions.image_file(config.datasets, version, sha256))
+
+
+@router.get(
+    "/versions/{number}/rows.zip", response_class=StreamingResponse, responses=ZIP_RESPONSES
+)
+def download(
+    dataset_id: Id, number: VersionNumber, db: ReadDB, config: Config
+) -> StreamingResponse:
+    """Download the rows of a version with their images, as an archive that can be imported."""
+    version = versions.get(db, dataset_id, number)
+    name = datasets.get(db, dataset_id).name
+    return zip_response(row_archives.pack_rows(config.datasets, version), f"{name}-{number}.zip")
 
 
 @router.delete("/versions/{number}", status_code=204)
