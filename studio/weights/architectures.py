@@ -12,12 +12,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from studio.weights import image_text
+
 ModelKind = Literal[
     "causal",
     "encoder_decoder",
     "encoder",
     "classifier",
     "embedding",
+    "image_text",
     "multimodal",
     "audio",
     "vision",
@@ -33,6 +36,7 @@ KIND_DESCRIPTIONS: dict[ModelKind, str] = {
     "them.",
     "classifier": "This is a classifier: it was saved with a head for labels, not for text.",
     "embedding": "This is an embedding model: it was saved without a head that writes text.",
+    "image_text": "This is an image-text model: it reads images and text, and writes text.",
     "multimodal": "This is a multimodal model: it reads images or video as well as text.",
     "audio": "This is an audio model: it processes or generates sound.",
     "vision": "This is a vision model: it reads images.",
@@ -52,22 +56,33 @@ SCORING_HINT = (
     "Choose a causal language model, such as Llama, Qwen, Gemma 3 or GPT-2, or an encoder, such as "
     "BERT, RoBERTa or ModernBERT."
 )
+IMAGE_TEXT_HINT = (
+    "Choose an image-text model, such as LLaVA, Qwen2.5-VL or Qwen3-VL, or another method."
+)
+IMAGE_TEXT_METHOD_HINT = (
+    "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2, or the method "
+    "Vision."
+)
 ENCODER_DECODER_HINT = (
     "Choose an encoder-decoder model, such as T5, BART or Pegasus, or another method."
 )
 
-WRITING_KINDS: frozenset[ModelKind] = frozenset({"causal", "encoder_decoder"})
+WRITING_KINDS: frozenset[ModelKind] = frozenset({"causal", "encoder_decoder", "image_text"})
 """The kinds that write text."""
 
 
 def model_hint(kind: ModelKind | None, trainable: Collection[ModelKind]) -> str:
     """Return what to choose instead of a model of a kind, if a method trains others."""
+    if "image_text" in trainable:
+        return IMAGE_TEXT_HINT
     if "causal" not in trainable:
         return ENCODER_DECODER_HINT
     if "encoder" in trainable:
         return SCORING_HINT
     if kind in ("encoder", "classifier"):
         return ENCODER_METHOD_HINT
+    if kind == "image_text":
+        return IMAGE_TEXT_METHOD_HINT
     return CAUSAL_METHOD_HINT if kind == "encoder_decoder" else CAUSAL_MODEL_HINT
 
 
@@ -109,6 +124,8 @@ def kind_of(config: Mapping[str, Any]) -> ModelKind | None:
         return "causal"
     if kind == "causal" and config.get("is_encoder_decoder") is True:
         return "encoder_decoder"
+    if kind == "image_text" and not image_text.is_readable(config):
+        return "multimodal"
     if kind == "encoder" and config.get("is_decoder") is True:
         return "causal" if config["model_type"] in DECODABLE else kind
     return _kind_by_head(config) if kind == "causal" else kind

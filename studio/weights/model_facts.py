@@ -12,6 +12,7 @@ from studio.errors import InvalidError
 from studio.weights import (
     architectures,
     family_limits,
+    image_text,
     model_config,
     rounding_error,
     safetensors_headers,
@@ -42,6 +43,8 @@ class ModelFacts:
     family: str = ""
     kind: ModelKind | None = None
     """The kind that a method must support to train it; None if only loading shows it."""
+    language_family: str = ""
+    """The family of the language model inside a model that reads images."""
     declared_dtype: str = ""
     """The dtype its config names."""
     rope: str = ""
@@ -227,7 +230,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InvalidError(f"{path.name} is not a model config.", param="base_model")
     model_config.check(config)
-    return config
+    return image_text.flatten(config)
 
 
 def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
@@ -235,6 +238,7 @@ def _facts_from_config(config: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(
         family=_family(config),
         kind=kind,
+        language_family=image_text.language_family(config),
         declared_dtype=_declared_dtype(config),
         quantised=_quantisation_method(config),
         rope=_rope_kind(config),
@@ -310,6 +314,9 @@ def _model_weights(
 
 def _gets_adapter(tensor: TensorInfo, config: Mapping[str, Any]) -> bool:
     layer = tensor.name.removesuffix(".weight").rpartition(".")[2]
+    # By default, the parts of a model that read images are frozen.
+    if image_text.part_of(tensor.name, _family(config)) is not None:
+        return False
     return _is_linear(tensor, config) and layer not in family_limits.NO_ADAPTER_LAYERS.get(
         _family(config), ()
     )

@@ -5,12 +5,14 @@ verify it tensor by tensor. Families that were not verified get no estimate.
 
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from studio.methods import AnyRecipe
 from studio.recipe.adapters import Adapter, Ia3, Lora, Oft
 from studio.recipe.precision import PRECISIONS, DType
+from studio.services.estimates.judge_memory import JudgeFacts
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights import encoder_layers
@@ -90,6 +92,8 @@ class TrainingStep:
     """What is frozen in the layers that are counted, of the weights that others train."""
     teacher: ModelFacts | None = None
     """The facts of the recipe's teacher, if it has one."""
+    judges: Sequence[JudgeFacts] = ()
+    """The facts of the reward models that score answers."""
 
     @property
     def is_eager(self) -> bool:

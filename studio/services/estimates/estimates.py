@@ -24,17 +24,21 @@ from studio.services.datasets import versions
 from studio.services.estimates import (
     activation_memory,
     host_memory,
+    judge_memory,
     measurements,
     memory,
     reference_runs,
     run_duration,
     run_progress,
+    verdicts,
 )
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.host_memory import HostMemory
-from studio.services.estimates.memory import MemoryBreakdown, Verdict
+from studio.services.estimates.judge_memory import JudgeFacts
+from studio.services.estimates.memory import MemoryBreakdown
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun, TokenLengths
 from studio.services.estimates.run_duration import TimeEstimate
+from studio.services.estimates.verdicts import Verdict
 from studio.services.precision import number_formats, recommendation
 from studio.weights.model_facts import ModelFacts
 
@@ -95,12 +99,12 @@ class MemoryEstimate:
     @property
     def device(self) -> Verdict:
         """Return the verdict for the device alone."""
-        return memory.judge_fit(self.total + self.overhead_bytes, self.room)
+        return verdicts.judge_fit(self.total + self.overhead_bytes, self.room)
 
     @property
     def verdict(self) -> Verdict:
         """Return the worse of the verdicts for device and host."""
-        return memory.worst_verdict(self.device, self.host.verdict if self.host else "fits")
+        return verdicts.worst_verdict(self.device, self.host.verdict if self.host else "fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,8 @@ class EstimateInputs:
     """Returns token lengths counted without a run, if there are any."""
     fit: Callable[[AnyRecipe], AnyRecipe] = lambda recipe: recipe
     """Returns a recipe that reads no more texts with a row than its data has."""
+    judges: Callable[[AnyRecipe], Sequence[JudgeFacts] | None] = lambda _recipe: ()
+    """Returns what is known of the reward models that a recipe asks; None if one is unknown."""
 
     def lengths(self, recipe: AnyRecipe) -> TokenLengths | None:
         read = reference_runs.find_lengths(chain(self.reference_runs, self.readings), recipe)
@@ -173,7 +179,8 @@ class EstimateInputs:
         facts, teacher = self.facts_for(run.recipe.base_model), self.teacher_facts(run.recipe)
         if facts is None:
             return None
-        return memory.estimate_from_resolved(run.recipe, facts, run.resolved, teacher)
+        judges = self.judges(run.recipe)
+        return memory.estimate_from_resolved(run.recipe, facts, run.resolved, teacher, judges)
 
     def teacher_facts(self, recipe: AnyRecipe) -> ModelFacts | None:
         """Return what is known of a recipe's teacher; None without one, or if it is unknown."""
@@ -193,7 +200,12 @@ def load_inputs(db: Session) -> EstimateInputs:
     runs = [*measurements.load_reference_runs(db), *reference_runs.load_recent(db)]
     readings = [*measurements.load_readings(db)]
     return EstimateInputs(
-        runs, find, readings, reference_runs.make_finder(db), partial(_fit_to_data, db)
+        runs,
+        find,
+        readings,
+        reference_runs.make_finder(db),
+        partial(_fit_to_data, db),
+        partial(judge_memory.load, db),
     )
 
 
@@ -285,7 +297,9 @@ def formula_estimate(
     recipe = inputs.fit(recipe)
     on_gpu, batch = hardware.device != "cpu", _batch_shape(recipe, lengths)
     teacher = inputs.teacher_facts(recipe)
-    estimate = memory.estimate(recipe, facts, batch, on_gpu=on_gpu, teacher=teacher)
+    estimate = memory.estimate(
+        recipe, facts, batch, on_gpu=on_gpu, teacher=teacher, judges=inputs.judges(recipe)
+    )
     if estimate is None:
         return None
     return MemoryEstimate(

@@ -14,7 +14,8 @@ from studio.methods import AnyRecipe
 from studio.recipe.adapters import Adapter
 from studio.services.estimates import teacher_memory, verified_models
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
-from studio.services.estimates.memory import Verdict, example_bytes, judge_fit, kept_bytes
+from studio.services.estimates.memory import example_bytes, kept_bytes
+from studio.services.estimates.verdicts import Verdict, judge_fit
 from studio.services.precision import number_formats
 from studio.weights.model_facts import ModelFacts
 

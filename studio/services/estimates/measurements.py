@@ -20,10 +20,10 @@ from studio.protocols.run_dir import JobSpec
 from studio.recipe.base import Teacher
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
-from studio.services.estimates import memory
+from studio.services.estimates import judge_memory, memory
 from studio.services.estimates.memory import MemoryBreakdown
 from studio.services.estimates.reference_runs import DataReading, ReferenceRun
-from studio.services.models import models
+from studio.services.models import models, reward_models
 from studio.services.precision import recommendation
 from studio.services.tasks import tasks
 from studio.settings import Settings
@@ -57,6 +57,7 @@ def task_params(db: Session, recipe: AnyRecipe, settings: Settings, name: str) -
         run_id=0,
         name=name,
         **models.job_fields(db, recipe),
+        reward_models=reward_models.judges_for(db, settings.runs, recipe),
         train=train,
         validation=validation,
         python_graders=settings.python_graders,
@@ -127,7 +128,11 @@ def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Memory
         return None
     result, on_gpu = task.result, detect().device != "cpu"
     batch = memory.batch_shape(recipe, result)
-    return memory.from_dry_run(recipe, facts, batch, result["at_peak"], on_gpu=on_gpu)
+    judges = judge_memory.load(db, recipe)
+    if judges is None:
+        return None
+    counted = result["at_peak"]
+    return memory.from_dry_run(recipe, facts, batch, counted, on_gpu=on_gpu, judges=judges)
 
 
 def load_readings(db: Session) -> Iterator[DataReading]:
@@ -169,6 +174,7 @@ def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
         "is_checkpointed": optimisation.activation_checkpointing,
         # Named only if set: subjects of earlier recipes stay as they are.
         **({"teacher": _teacher_facts(db, recipe.teacher)} if recipe.teacher else {}),
+        **({"reward_models": [*recipe.reward_models]} if recipe.reward_models else {}),
         **({"is_offloaded": True} if optimisation.activation_offloading else {}),
         **({"texts": (recipe.negatives, recipe.mini_batch)} if recipe.reads_pairs else {}),
         "validation_batch": recipe.evaluation.per_device_eval_batch_size,

@@ -9,7 +9,7 @@ or at the optimizer step, which holds every gradient:
 On a CPU the system's allocator loses a share of what a step allocates and frees.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,15 +19,17 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.methods import AnyRecipe, count_sequences
-from studio.recipe.optimizers import OPTIMIZERS
-from studio.recipe.precision import PRECISIONS
+from studio.recipe.optimizers import scratch_bytes
 from studio.services.estimates import (
     encoder_decoder_memory,
+    image_memory,
+    judge_memory,
     teacher_memory,
     verified_models,
 )
 from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.estimates.generation_memory import generation_memory
+from studio.services.estimates.judge_memory import JudgeFacts
 from studio.services.estimates.verified_models import SCORES
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes
@@ -95,6 +97,7 @@ class MemoryBreakdown:
     weights: int
     adapter: int
     teacher: int = 0
+    reward_models: int = 0
     optimizer: int
     compensation: int
     gradients: int = 0
@@ -137,7 +140,8 @@ def estimate_for_run(db: Session, run: Run) -> MemoryBreakdown | None:
     except InvalidError:
         # A model was deleted since; the run may have ended long ago.
         return None
-    return estimate_from_resolved(run.recipe, facts, run.resolved, teachers)
+    judges = judge_memory.load(db, run.recipe)
+    return estimate_from_resolved(run.recipe, facts, run.resolved, teachers, judges)
 
 
 def estimate_from_resolved(
@@ -145,10 +149,14 @@ def estimate_from_resolved(
     facts: ModelFacts,
     resolved: Mapping[str, Any],
     teacher: ModelFacts | None = None,
+    judges: Sequence[JudgeFacts] | None = (),
 ) -> MemoryBreakdown | None:
     """Estimate a run's memory from what it reported about its data."""
-    on_gpu = resolved.get("device", detect().device) != "cpu"
-    return estimate(recipe, facts, batch_shape(recipe, resolved), on_gpu=on_gpu, teacher=teacher)
+    on_gpu, batch = (
+        resolved.get("device", detect().device) != "cpu",
+        batch_shape(recipe, resolved),
+    )
+    return estimate(recipe, facts, batch, on_gpu=on_gpu, teacher=teacher, judges=judges)
 
 
 def measured_peak(run: Run) -> float | None:
@@ -189,22 +197,22 @@ def estimate(
     *,
     on_gpu: bool,
     teacher: ModelFacts | None = None,
+    judges: Sequence[JudgeFacts] | None = (),
 ) -> MemoryBreakdown | None:
     """Return the peak memory of a run; None if it is unknown.
 
-    On a GPU this is what torch allocates, without the driver's own 0.5 GB.
+    On a GPU this is what torch allocates, without the driver's own 0.5 GB. `judges` are the reward
+    models that score its answers; None if nothing is known of one.
 
     """
-    if recipe.teacher is not None and (teacher is None or teacher.shape is None):
+    if judges is None or (recipe.teacher and (teacher is None or teacher.shape is None)):
         return None
     if recipe.outputs in SCORES:
         facts = verified_models.with_head(recipe, facts.without_output())
+    facts, images = image_memory.split(recipe, facts)
     shape, sizes = facts.shape, number_formats.plan_dtypes(recipe, facts).sizes
-    if (
-        sizes is None
-        or shape is None
-        or not verified_models.is_supported(recipe, facts, on_gpu=on_gpu)
-    ):
+    is_supported = verified_models.is_supported(recipe, facts, on_gpu=on_gpu)
+    if sizes is None or shape is None or not is_supported:
         return None
     step = TrainingStep(
         recipe,
@@ -213,8 +221,10 @@ def estimate(
         batch,
         on_gpu,
         teacher=teacher,
+        judges=judges,
     )
     sizes = verified_models.with_trained_head(step, sizes)
+    sizes = replace(sizes, weights=sizes.weights + images)
     backward = _at_backward(step, sizes)
     dequantising = replace(backward, scores=0, copies=backward.copies + step.dequantised_bytes)
     reading = replace(
@@ -227,7 +237,8 @@ def estimate(
         replace(breakdown, holes=overhead) for breakdown in (*training, _at_update(step, sizes))
     ]
     last = _at_writing if recipe.answer_tokens else _at_validation
-    return max([*moments, last(step, sizes)], key=lambda one: one.total)
+    moments += [last(step, sizes), _at_scoring(step, sizes)]
+    return max(moments, key=lambda one: one.total)
 
 
 def from_dry_run(
@@ -237,9 +248,14 @@ def from_dry_run(
     parts: Mapping[str, int],
     *,
     on_gpu: bool,
+    judges: Sequence[JudgeFacts] = (),
 ) -> MemoryBreakdown:
-    """Add the process overhead that no tensor holds to what a dry run counted."""
-    step = TrainingStep(recipe, facts, facts.shape or model_config.UNKNOWN_SHAPE, batch, on_gpu)
+    """Add what a dry run does not simulate to what it counted.
+
+    That is the process overhead, which no tensor holds, and the models that score answers.
+    """
+    shape = facts.shape or model_config.UNKNOWN_SHAPE
+    step = TrainingStep(recipe, facts, shape, batch, on_gpu, judges=judges)
     no_sizes = MemorySizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
     counted: dict[str, Any] = dict(parts)
     breakdown = replace(_constant_parts(step, no_sizes), **counted)
@@ -316,6 +332,7 @@ def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
         weights=sizes.weights * (1 + step.recipe.keeps_start),
         adapter=sizes.adapter,
         teacher=teacher_memory.weight_bytes(step.recipe.teacher, step.teacher),
+        reward_models=judge_memory.weight_bytes(step.judges, on_gpu=step.on_gpu),
         optimizer=sizes.optimizer,
         compensation=sizes.compensation,
         examples=0 if step.on_gpu else example_bytes(step.load),
@@ -445,6 +462,12 @@ def _at_writing(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     )
 
 
+def _at_scoring(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
+    """Return the memory of reading answers with the models that score them."""
+    work = judge_memory.work_bytes(step.judges, step.recipe.answers_per_round)
+    return replace(_constant_parts(step, sizes), activations=work)
+
+
 def _validation_scores(step: TrainingStep, load: BatchShape, tile: int) -> int:
     """Return the bytes of logits and loss during validation."""
     if step.facts.kind == "encoder_decoder":
@@ -456,40 +479,10 @@ def _validation_scores(step: TrainingStep, load: BatchShape, tile: int) -> int:
 
 def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Return the memory while the optimizer updates the largest weight."""
+    recipe = step.recipe
     return replace(
         _constant_parts(step, sizes),
         moment="update",
         gradients=sizes.gradients,
-        scratch=step.largest_trained * _scratch_bytes(step.recipe),
+        scratch=step.largest_trained * scratch_bytes(recipe.optimisation.optim, recipe.precision),
     )
-
-
-def _scratch_bytes(recipe: AnyRecipe) -> int:
-    """Return the temporary bytes per value that an optimizer needs."""
-    if PRECISIONS[recipe.precision].rounding is not None:
-        return _ROUNDING_SCRATCH
-    return OPTIMIZERS[recipe.optimisation.optim].scratch
-
-
-_ROUNDING_SCRATCH = 24
-"""The studio's own AdamW uses float32: gradient, averages, weight and change, one weight at a
-time."""
-
-
-Verdict = Literal["fits", "tight", "too large"]
-_VERDICT_ORDER: tuple[Verdict, ...] = ("fits", "tight", "too large")
-
-TIGHT_SHARE = 0.85
-"""The share of memory above which a run may fail: estimates err, and other processes need memory
-too."""
-
-
-def judge_fit(needed: int, available: int) -> Verdict:
-    """Return whether this many bytes fit."""
-    if needed > available:
-        return "too large"
-    return "tight" if needed > TIGHT_SHARE * available else "fits"
-
-
-def worst_verdict(*verdicts: Verdict) -> Verdict:
-    return max(verdicts, key=_VERDICT_ORDER.index)

@@ -177,6 +177,7 @@ def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
     return (
         recipe.base_model,
         recipe.teacher,
+        tuple(recipe.reward_models),
         recipe.method,
         recipe.precision,
         recipe.adapter.kind,

@@ -6,6 +6,7 @@ from the trainer's constructor to the optimizer's step. Only its loop is skipped
 values that fake tensors lack.
 """
 
+import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -95,7 +96,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call] # up
         match packet:
             case _aten._amp_foreach_non_finite_check_and_unscale_:
                 self._infinities.add(self._record(args[1], self.part))
-            case _ if packet is _TO_SCALAR and _is_fake(args[0]):
+            case _ if packet is _TO_SCALAR and _is_fake(args[0]) and not _is_count(args[0]):
                 return self._fake_scalar(args[0])
             case _aten.masked_select if _is_fake(args[0]):
                 return args[0].new_empty(self.selected_tokens)
@@ -138,6 +139,11 @@ def _address(storage: torch.UntypedStorage) -> int:
 
 def _is_fake(tensor: Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
+
+
+def _is_count(tensor: Tensor) -> bool:
+    """Whether it holds whole numbers, such as the sizes of images: any other would be wrong."""
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def _is_mask(index: Tensor | None) -> bool:
@@ -334,6 +340,8 @@ def _track_logits(model: PreTrainedModel, ledger: AllocationLedger) -> None:
 def _patch_upstream() -> Iterator[None]:
     """Make upstream behave as in a real step where it checks for a compiler or a kernel."""
     with (
+        # Counts of tokens of images are not known of tensors without data.
+        _patched_environment("TRANSFORMERS_DISABLE_TORCH_CHECK", "1"),
         # Fake tensors usually mean a compiler, for which upstream writes out even an all-true mask.
         _patched(masking_utils, "is_tracing", lambda _tensor: False),
         # Torch moves a module by swapping tensors, which fails while a mode references them.
@@ -353,6 +361,19 @@ def _patched(owner: object, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+@contextmanager
+def _patched_environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _move_module(

@@ -27,8 +27,10 @@ CONFIGS: list[tuple[dict[str, Any], ModelKind | None]] = [
     ({"model_type": "wav2vec2"}, "audio"),
     ({"model_type": "vit"}, "vision"),
     ({"model_type": "clip"}, "vision"),
-    ({"model_type": "llava"}, "multimodal"),
-    ({"model_type": "qwen2_5_vl"}, "multimodal"),
+    ({"model_type": "llava"}, "image_text"),
+    ({"model_type": "llava", "vision_config": {"model_type": "pixtral"}}, "multimodal"),
+    ({"model_type": "qwen2_5_vl"}, "image_text"),
+    ({"model_type": "idefics3"}, "multimodal"),
     ({"model_type": "time_series_transformer"}, "other"),
     ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "classifier"),
     (

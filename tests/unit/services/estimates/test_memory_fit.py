@@ -10,7 +10,7 @@ from studio.services.estimates import estimates, host_memory
 from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
 from studio.services.estimates.host_memory import CUDA_HOST_BYTES, HostMemory
-from studio.services.estimates.memory import Verdict
+from studio.services.estimates.verdicts import Verdict
 from studio.web.rendering.render import _environment
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe
