@@ -4,7 +4,7 @@ A section whose fields go to one upstream config keeps that config's names, so t
 as `Config(**section.model_dump())` and no list of names exists twice.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -13,6 +13,7 @@ from pydantic import Field
 from studio.recipe import adapters, sections
 from studio.recipe.attention import ATTENTIONS
 from studio.recipe.fields import FieldSpec, Section, field_spec
+from studio.recipe.images import ImageOptions
 from studio.recipe.model_options import ModelOptions
 from studio.recipe.optimizers import OPTIMIZERS
 from studio.recipe.precision import AUTO, PRECISIONS, Precision, PrecisionChoice, Quantised
@@ -156,6 +157,14 @@ class Recipe(Section):
         return False
 
     @property
+    def reward_models(self) -> Mapping[str, str]:
+        """The reward models that graders ask while it trains, each with the setting that names it.
+
+        They are named `run:` and the number of the run that trained them.
+        """
+        return {}
+
+    @property
     def keeps_start(self) -> bool:
         """Whether the model as it was before training stays in memory beside it."""
         return False
@@ -212,6 +221,11 @@ class Recipe(Section):
     @property
     def vectors(self) -> Vectors | None:
         """How its models give vectors; None for all others."""
+        return None
+
+    @property
+    def images(self) -> ImageOptions | None:
+        """How its models read images; None for those that read text alone."""
         return None
 
     @property

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from studio.hardware import Hardware
+from studio.recipe.precision import PRECISIONS
 
 OptimizerName = Literal[
     "adamw_torch_fused", "adamw_torch", "adamw_8bit", "adafactor", "sgd", "lion_32bit", "muon"
@@ -98,3 +99,15 @@ _TABLE = (
     ),
 )
 OPTIMIZERS: dict[OptimizerName, OptimizerRow] = {row.name: row for row in _TABLE}
+
+
+def scratch_bytes(optimizer: OptimizerName, precision: str) -> int:
+    """Return the temporary bytes per value that an update needs."""
+    if PRECISIONS[precision].rounding is not None:
+        return _ROUNDING_SCRATCH
+    return OPTIMIZERS[optimizer].scratch
+
+
+_ROUNDING_SCRATCH = 24
+"""The studio's own AdamW uses float32: gradient, averages, weight and change, one weight at a
+time."""

@@ -11,9 +11,12 @@ from studio.training.data.chat_templates import (
     ChatTemplate,
     ChatTemplateError,
     RenderedConversation,
-    Span,
 )
+from studio.training.data.image_messages import count_repeats, repeat
 from studio.training.data.rows import TrainingRow, is_trained_on
+from studio.training.data.template_process import Span
+from studio.training.models import tokenizers
+from studio.weights.image_text import ImageTokens
 
 IGNORE_INDEX = -100
 """The label of a token that the model reads but is not trained on."""
@@ -74,7 +77,13 @@ def _label_conversations(
         return_attention_mask=False,
         return_offsets_mapping=True,
     )
-    yield from map(_label_conversation, batch["input_ids"], batch["offset_mapping"], written)
+    labelled = map(_label_conversation, batch["input_ids"], batch["offset_mapping"], written)
+    tokens = tokenizers.image_tokens(tokenizer)
+    if tokens is None:
+        yield from labelled
+        return
+    for row, one in zip(rows, labelled, strict=True):
+        yield _repeat_images(cut_after_last_answer(row), one, tokens)
 
 
 def _label_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[LabelledRow]:
@@ -111,6 +120,21 @@ def _refuse_unrenderable(row: TrainingRow, template: ChatTemplate) -> None:
             hint="Fix that row (check the order of its roles, for example), or choose "
             "another chat template.",
         ) from error
+
+
+def _repeat_images(row: TrainingRow, labelled: LabelledRow, tokens: ImageTokens) -> LabelledRow:
+    """Repeat the token that stands for each image as often as its size asks for.
+
+    These tokens are never trained on, not even in an answer.
+    """
+    repeats = count_repeats(labelled.ids, row.messages, tokens, row.location)
+    labels = [IGNORE_INDEX if label == tokens.token_id else label for label in labelled.labels]
+    return replace(
+        labelled,
+        ids=repeat(labelled.ids, repeats),
+        labels=repeat(labels, repeats),
+        offsets=repeat(labelled.offsets, repeats),
+    )
 
 
 def _label_conversation(

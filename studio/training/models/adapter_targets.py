@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from studio.errors import TrainingError
-from studio.training.models import heads
+from studio.training.models import heads, vision_parts
 from studio.weights import family_limits
 from studio.weights.adapter_targets import AdapterTargets, LinearLayer, find_unrotatable
 
@@ -98,7 +98,7 @@ def linear_layers(model: PreTrainedModel | PeftModel) -> list[LinearLayer]:
             inside = f"{path}."  # the parts of an adapter's layer
         elif not isinstance(module, nn.Linear | Conv1D):
             continue
-        is_head = heads.is_part(f"{path}.", base.config)
+        is_head = heads.is_part(f"{path}.", base.config) or vision_parts.is_frozen(base, path)
         if path.rpartition(".")[2] not in skipped and not is_head:
             found.append(LinearLayer(path, *_sides(module)))
     return found

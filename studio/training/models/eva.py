@@ -25,7 +25,10 @@ _SPARE = 4
 """Directions that are followed, for each that is wanted, while batches are read."""
 
 _ADAPTER = "default"  # peft's name for the trained adapter
-_INPUTS = ("input_ids", "attention_mask", "position_ids")
+_INPUTS = (
+    *("input_ids", "attention_mask", "position_ids"),
+    *("pixel_values", "image_grid_thw", "mm_token_type_ids"),
+)
 
 
 class Directions:

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     MODEL_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -29,7 +31,7 @@ from transformers import (
 from transformers.modeling_layers import GenericForTokenClassification
 
 from studio.errors import TrainingError
-from studio.weights import encoders
+from studio.weights import encoders, image_text
 from studio.weights.architectures import CAUSAL_MODEL_HINT
 
 _SUFFIX, _TOKEN_SUFFIX = "ForSequenceClassification", "ForTokenClassification"
@@ -182,12 +184,19 @@ def is_encoder_decoder(config: PreTrainedConfig) -> bool:
     return bool(config.is_encoder_decoder) and not is_attached(config)
 
 
+def reads_images(config: PreTrainedConfig) -> bool:
+    """Whether the config is that of a model that reads images and text, and writes text."""
+    return config.model_type in image_text.FAMILIES and writes_text(config)
+
+
 def auto_class(config: PreTrainedConfig) -> Any:  # noqa: ANN401 -- upstream's classes share no type
     """Return upstream's class that loads and builds such a model."""
     if gives_vectors(config):
         return AutoModel
     if is_encoder_decoder(config):
         return AutoModelForSeq2SeqLM
+    if reads_images(config):
+        return AutoModelForImageTextToText
     if scores_tokens(config):
         return AutoModelForTokenClassification
     return AutoModelForSequenceClassification if is_attached(config) else AutoModelForCausalLM
@@ -220,6 +229,8 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     elif is_encoder_decoder(config):
         mapping = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    elif reads_images(config):
+        mapping = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     try:
         family: type[PreTrainedModel] = mapping[type(config)]
     except KeyError as error:

@@ -27,6 +27,7 @@ from studio.training.models import (
     quantised_weights,
     tokenizers,
     trained_weights,
+    vision_parts,
 )
 from studio.weights import architectures, family_limits, model_config
 from studio.weights.architectures import KIND_DESCRIPTIONS, ModelKind
@@ -186,7 +187,7 @@ def adapter_config(
         return None
     common: dict[str, Any] = {
         "task_type": heads.task_type(model.config),
-        "exclude_modules": _without_adapter(model.config) or None,
+        "exclude_modules": _without_adapter(model) or None,
         **_with_head(model, trained_weights.peft_extras(model, adapter, tokens)),
     }
     match adapter:
@@ -205,8 +206,11 @@ def adapter_config(
             return IA3Config(**adapter_targets.scaling_targets(model, adapter.targets), **common)
 
 
-def _without_adapter(config: PreTrainedConfig) -> list[str]:
+def _without_adapter(model: PreTrainedModel | PeftModel) -> list[str] | str:
     """Return the modules that get no adapter: peft leaves out the scores of a text by itself."""
+    config = model.config
+    if frozen := vision_parts.frozen_modules(model):
+        return rf"(?:.*\.)?(?:{'|'.join(frozen)})"
     head = heads.part_names(config) if heads.scores_tokens(config) else ()
     return [*family_limits.NO_ADAPTER_LAYERS.get(config.model_type, ()), *head]
 

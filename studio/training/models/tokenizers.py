@@ -1,6 +1,7 @@
 """Load a model's tokenizer. Needs no torch."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     AutoModelForCausalLM,
@@ -9,9 +10,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.utils import cached_file
 
 from studio.errors import InvalidError, TrainingError
-from studio.weights import model_files
+from studio.weights import image_text, model_files
+from studio.weights.image_text import ImageTokens
 
 _AUTO_CLASS = "AutoModelForCausalLM"
 
@@ -77,4 +80,50 @@ def load(name: str, code: str = "", *, offline: bool = False) -> PreTrainedToken
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    set_image_tokens(tokenizer, _read_image_tokens(name, offline=offline))
     return tokenizer
+
+
+def set_image_tokens(tokenizer: PreTrainedTokenizerBase, tokens: ImageTokens | None) -> None:
+    """Tell a tokenizer how many tokens an image is; its model reads none if that is None."""
+    tokenizer.image_tokens = tokens
+
+
+def set_base(
+    tokenizer: PreTrainedTokenizerBase, folder: Path, base: Path, max_pixels: int | None
+) -> None:
+    """Tell a tokenizer how many tokens an image is, also if it is in an adapter's folder.
+
+    Larger images are scaled to `max_pixels`.
+    """
+    tokens = image_tokens(tokenizer)
+    if tokens is None and base.is_absolute():
+        processor = image_text.read_image_processor(folder) or image_text.read_image_processor(base)
+        config = image_text.read_json(base / "config.json")
+        tokens = image_text.read(config, processor)
+    if tokens is not None and max_pixels is not None:
+        tokens = tokens.limited(max_pixels)
+    set_image_tokens(tokenizer, tokens)
+
+
+def image_tokens(tokenizer: PreTrainedTokenizerBase) -> ImageTokens | None:
+    """Return how many tokens an image is for a tokenizer's model; None if it reads none."""
+    tokens: ImageTokens | None = getattr(tokenizer, "image_tokens", None)
+    return tokens
+
+
+def _read_image_tokens(name: str, *, offline: bool) -> ImageTokens | None:
+    folder = Path(name)
+    if not folder.is_absolute():
+        options: dict[str, Any] = {
+            "local_files_only": offline,
+            "_raise_exceptions_for_missing_entries": False,
+            "_raise_exceptions_for_connection_errors": False,
+        }
+        config = cached_file(name, "config.json", **options)
+        if config is None or image_text.family_of(image_text.read_json(Path(config))) is None:
+            return None
+        for file in (image_text.PROCESSOR_FILE, image_text.IMAGE_PROCESSOR_FILE):
+            cached_file(name, file, **options)
+        folder = Path(config).parent
+    return image_text.read_folder(folder)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from studio.errors import TrainingError
 from studio.recipe.adapters import Adapter
 from studio.training.models import heads
+from studio.weights import image_text
 from studio.weights.trained_weights import ModelWeight, TrainedPart
 
 
@@ -113,4 +114,5 @@ def model_weights(model: PreTrainedModel) -> list[ModelWeight]:
     return [
         ModelWeight(name, weight.numel(), id(weight) in embedding, id(weight) in output)
         for name, weight in model.named_parameters()
+        if image_text.part_of(name, model.config.model_type) is None
     ]

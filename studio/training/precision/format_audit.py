@@ -21,7 +21,7 @@ from studio.recipe.adapters import Adapter
 from studio.recipe.base import Recipe
 from studio.recipe.optimizers import OPTIMIZERS, OptimizerRow
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.training.models import heads, loader, quantised_weights
+from studio.training.models import heads, loader, quantised_weights, vision_parts
 from studio.training.models.eval_context import evaluation_mode
 from studio.training.models.weight_formats import WeightFormats
 from studio.training.precision import float8, matmul_precision
@@ -297,7 +297,7 @@ class _ForwardProbe(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstr
         probe = cls(device)
         # Heads compute in float32, and some families define theirs first.
         head = heads.output_modules(model)
-        linear = (m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
+        linear = vision_parts.language_modules(model, nn.Linear | Conv1D)
         first = next(m for m in linear if m not in head)
         hook = first.register_forward_hook(probe._record)
         tokens = torch.zeros((2, _PROBE_TOKENS), dtype=torch.long, device=device)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from studio.recipe.precision import MatmulDType, Precision
+from studio.recipe.precision import PRECISIONS, MatmulDType, Precision
 
 _TORCH_PRECISION: dict[MatmulDType, str] = {
     "float32": "highest",
@@ -35,6 +35,20 @@ def apply_precision(mode: Precision, device: torch.device) -> Iterator[bool]:
         rounding = _Bf16Operands()  # type: ignore[no-untyped-call] # upstream is untyped
         with sdpa_kernel(SDPBackend.MATH), rounding:
             yield True
+
+
+@contextmanager
+def exact_products(device: torch.device) -> Iterator[None]:
+    """Read float32 factors as they are inside the block, and cast nothing, whatever is around it.
+
+    So another model computes alike beside any that trains.
+    """
+    with (
+        _disable_current_modes(),
+        torch.autocast(device.type, enabled=False),
+        apply_precision(PRECISIONS["fp32"], device),
+    ):
+        yield
 
 
 def measure_operand(
