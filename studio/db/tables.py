@@ -262,7 +262,8 @@ class DatasetVersion(SQLModel, table=True):
     dataset_id: int = Field(foreign_key="dataset.id", ondelete="CASCADE")
     number: int
     kind: str
-    """The kind of its rows: conversation, text, preference, judged, steps, tokens, task, pairs."""
+    """The kind of its rows: conversation, text, preference, judged, steps, tokens, task, pairs,
+    images."""
     mapping: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """How the columns become rows: a `studio.intake.mapping.Mapping`."""
     sha256: str

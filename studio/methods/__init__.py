@@ -18,6 +18,7 @@ from studio.recipe.base import upgrade
 _NAMES = (
     "sft",
     "cpt",
+    "vision",
     "dpo",
     "kto",
     "grpo",

@@ -1,7 +1,7 @@
 """What the studio knows about a training method without loading torch."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from studio.intake.mapping import RowKind, ShapeName
@@ -80,6 +80,12 @@ def lora_preset(**values: Any) -> Preset:  # noqa: ANN401 -- settings of a recip
         summary="A small adapter on any model: the best default for one GPU.",
         values={"base_model": "starter", **values},
     )
+
+
+def without_base(preset: Preset) -> Preset:
+    """Return a preset without the starter model, which is causal and reads text alone."""
+    values = {name: value for name, value in preset.values.items() if name != "base_model"}
+    return replace(preset, values=values)
 
 
 def quick_preset(

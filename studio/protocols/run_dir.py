@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from studio import files
 from studio.protocols.events import EventLog
+from studio.protocols.judging import RewardJudge
 from studio.schemas.field_docs import FieldDocs
 
 MANIFEST = "manifest.json"
@@ -65,6 +66,8 @@ class JobSpec(FieldDocs, BaseModel):
     """The model to learn from, besides the data: a folder, or a name on the hub; empty if none."""
     teacher_code: str = ""
     """The checksum of the teacher's custom code that may run; empty runs none."""
+    reward_models: dict[str, RewardJudge] = {}
+    """The reward models that graders ask while it trains, by their names in graders."""
     adapter: Path | None = None
     """The folder of the adapter to continue from; None starts a new one."""
     python_graders: Literal["sealed", "trusted", "off"] = "sealed"

@@ -3,11 +3,12 @@
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from platform import python_version
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,12 +30,13 @@ from studio.protocols.events import (
 from studio.protocols.run_dir import MANIFEST, JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
-from studio.training import artifacts, model_card, sentence_files, time_limit
+from studio.training import artifacts, model_card, reward_models, sentence_files, time_limit
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.resume import CheckpointSaver
 from studio.training.checkpoints.store import CheckpointStore
 from studio.training.checkpoints.trainer_state import Stateful
-from studio.training.data import packed_dataset
+from studio.training.data import image_messages, packed_dataset
+from studio.training.evaluation.image_files import ImageFiles
 from studio.training.evaluation.sample_answers import AnswerSampler, SampleCallback
 from studio.training.job import TrainingJob
 from studio.training.memory import process_memory
@@ -91,17 +93,7 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
         start = _find_checkpoint(run, store, emit, stop)
         # Imported before the model loads, so that its packages do not count as memory of the run.
         method = import_module(f"studio.methods.{recipe.method}.trainer")
-        job = TrainingJob.prepare(
-            recipe,
-            run,
-            lambda phase: _set_phase(emit, phase),
-            tokenise=method.tokenise,
-            choose_head=getattr(method, "choose_head", None),
-            kinds=METHODS[recipe.method].trainable_kinds,
-        )
-        refuse_nonfinite_base(job.model, job.spec.model)
-        if job.teacher is not None:
-            refuse_nonfinite_teacher(job.teacher)
+        job = _load(recipe, run, method, emit)
         trainer = method.build(recipe, job)
         if recipe.data.packing:
             _refuse_cross_contamination(job, trainer)
@@ -132,8 +124,26 @@ def prepare(run: RunDir, emit: EmitEvent, stop: StopHandler) -> "TrainingRun":
     return stages
 
 
+def _load(recipe: AnyRecipe, run: RunDir, method: ModuleType, emit: EmitEvent) -> TrainingJob:
+    """Load and tokenise what the recipe names, and the models that score answers."""
+    job = TrainingJob.prepare(
+        recipe,
+        run,
+        lambda phase: _set_phase(emit, phase),
+        tokenise=method.tokenise,
+        choose_head=getattr(method, "choose_head", None),
+        kinds=METHODS[recipe.method].trainable_kinds,
+    )
+    refuse_nonfinite_base(job.model, job.spec.model)
+    if job.teacher is not None:
+        refuse_nonfinite_teacher(job.teacher)
+    judges = reward_models.load_all(job.spec.reward_models, [*recipe.reward_models])
+    return replace(job, reward_models=judges)
+
+
 def _download_models(spec: JobSpec) -> None:
-    for name in filter(None, (spec.model, spec.teacher)):
+    judges = [judge.model.model for judge in spec.reward_models.values()]
+    for name in filter(None, (spec.model, spec.teacher, *judges)):
         weight_formats.download_weights(name)
 
 
@@ -236,6 +246,7 @@ class TrainingRun:
             has_expected=self.recipe.has_expected_answers,
             max_length=self.recipe.data.max_length,
             arguments=self.job.generation,
+            images=self._find_images(),
         )
         step = self.trainer.state.global_step
         autocast = self.job.answer_autocast(self.trainer.args.device)
@@ -244,6 +255,11 @@ class TrainingRun:
         for sample in samples:
             self.emit(sample)
         return samples
+
+    def _find_images(self) -> ImageFiles | None:
+        if self.job.images is None:
+            return None
+        return ImageFiles(image_messages.folder_of(self.job.spec.train), self.job.images)
 
     def save_artifacts(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
         self.set_phase("saving")

@@ -60,6 +60,8 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: TrainingJ
             model.generation_config.update(**job.generation)
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
+    if job.images is not None:
+        job.images.save(folder)
 
 
 def _base_config(config: PreTrainedConfig, job: TrainingJob) -> PreTrainedConfig:

@@ -1,8 +1,8 @@
 """Prepare everything a method's trainer is built from: model, tokenizer and data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,8 +23,10 @@ from studio.recipe.sections import Optimisation
 from studio.training import model_card
 from studio.training.data import (
     chat_templates,
+    image_batches,
     packed_dataset,
     prompt_answer_batches,
+    template_process,
     text_pairs,
     tokenisation,
 )
@@ -37,12 +39,15 @@ from studio.training.models import (
     loader,
     new_tokens,
     positions,
+    processors,
     teachers,
     tokenizers,
     trained_weights,
+    vision_parts,
     weight_formats,
 )
 from studio.training.precision import float8, format_audit
+from studio.training.reward_models import RewardModel
 from studio.weights import encoders
 from studio.weights.architectures import ModelKind
 
@@ -74,12 +79,16 @@ class TrainingJob:
     tokenizer: PreTrainedTokenizerBase
     teacher: PreTrainedModel | None
     """The frozen model to learn from, besides the data."""
+    reward_models: Mapping[str, RewardModel] = field(default_factory=dict)
+    """The frozen models that score answers, by their names in graders."""
     adapter: PeftConfig | None
     trained: AnyAdapter
     """What the recipe trains."""
     optimisation: Optimisation
     template: chat_templates.ChatTemplate | None
     """None if there is only text."""
+    images: processors.ImageReader | None
+    """What reads the images of the data; None if the model reads text alone."""
     train: Examples
     validation: Examples
     memory_probe: MemoryProbe
@@ -119,8 +128,7 @@ class TrainingJob:
         model = load(spec.model, config, formats.main, adapter.quantised, spec.code, formats.own)
         vocabulary = _prepare_weights(model, tokenizer, pieces, recipe, has_head=has_head)
         enter("tokenising")
-        template = _make_template(rows, recipe, config, tokenizer)
-        limited = _limit_length(recipe, config)
+        template, images, limited = _plan_reading(rows, recipe, spec, config, tokenizer)
         train, validation = _tokenise_parts(rows, limited, spec, template, tokenizer, tokenise)
         return cls(
             run_dir=run,
@@ -137,6 +145,7 @@ class TrainingJob:
             trained=adapter,
             optimisation=recipe.optimisation,
             template=template,
+            images=images,
             train=train,
             validation=validation,
             memory_probe=probe,
@@ -190,6 +199,8 @@ def tokenise_validation(
     has_template = recipe.has_chat_template and _has_conversations(rows)
     template = chat_templates.ChatTemplate(tokenizer) if has_template else None
     tokenise = tokenisation.tokenise if recipe.has_chat_template else prompt_answer_batches.tokenise
+    if recipe.images is not None:
+        tokenise = image_batches.tokenise
     return tokenise(rows[1], template, tokenizer, recipe.data.max_length)
 
 
@@ -208,7 +219,34 @@ def _prepare_weights(
         float8.convert_linear_layers(model, mode)
     if isinstance(recipe.adapter, FullFineTune):
         trained_weights.freeze_rest(model, recipe.adapter.trained)
+    if recipe.images is not None:
+        vision_parts.freeze(model, recipe.images)
     return vocabulary
+
+
+def _plan_reading(
+    rows: TrainValidationRows,
+    recipe: Recipe,
+    spec: JobSpec,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[chat_templates.ChatTemplate | None, processors.ImageReader | None, Recipe]:
+    """Return what reads turns and images, and the recipe with a length that the model can read."""
+    template = _make_template(rows, recipe, config, tokenizer)
+    images = _load_images(recipe, spec, config, tokenizer)
+    return template, images, _limit_length(recipe, config)
+
+
+def _load_images(
+    recipe: Recipe,
+    spec: JobSpec,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+) -> processors.ImageReader | None:
+    """Load what reads images, and tell the tokenizer how large these may be."""
+    if recipe.images is None:
+        return None
+    return processors.load(spec.model, config, tokenizer, recipe.images.max_pixels)
 
 
 def _load_teacher(
@@ -301,8 +339,13 @@ def _require_support(recipe: Recipe) -> None:
 
 
 def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
-    """Read the rows of both parts, as pairs of texts if the method reads these."""
+    """Read the rows of both parts, as pairs of texts if the method reads these.
+
+    Conversations need the process of their chat template: it starts while the model is loaded.
+    """
     train, validation = _read_parts(recipe, spec)
+    if recipe.has_chat_template and _has_conversations((train, validation)):
+        template_process.start_early()
     if not recipe.reads_pairs:
         return train, validation
     return text_pairs.adapt_rows(recipe, train), text_pairs.adapt_rows(recipe, validation)

@@ -159,7 +159,7 @@ def build_export_card(
     what = "adapter" if spec.kind == "adapter" else "model"
     front: dict[str, Any] = {
         "library_name": _library(recipe, is_adapter=spec.kind == "adapter"),
-        "pipeline_tag": _PIPELINES[recipe.outputs],
+        "pipeline_tag": _PIPELINES[_kind(recipe)],
         "tags": ["mantissa-studio", recipe.method, *recipe.card_tags, spec.kind, spec.dtype],
     }
     if is_on_hub(base):
@@ -184,7 +184,7 @@ def _load_example(recipe: Recipe, what: str, base: str, *, has_chat_template: bo
     """Return Python that loads an adapter or a model."""
     options, arguments = recipe.model, _load_arguments(recipe)
     is_head = recipe.outputs in _HEADS
-    return load_examples.LOAD_EXAMPLES[recipe.outputs][what].format(
+    return load_examples.LOAD_EXAMPLES[_kind(recipe)][what].format(
         base=base if is_on_hub(base) else f"path/to/{base}",
         read=_read_example(recipe, has_chat_template=has_chat_template),
         config="" if is_head or options.rope_type == "none" else _LOAD_CONFIG,
@@ -308,6 +308,7 @@ _MEASURED_NOTES = {
 }
 _PIPELINES = {
     "text": "text-generation",
+    "images": "image-text-to-text",
     "rewrite": "text2text-generation",
     "score": "text-classification",
     "label": "text-classification",
@@ -337,12 +338,17 @@ def _front_matter(recipe: Recipe) -> dict[str, Any]:
     kind = "full-fine-tune" if is_full else recipe.adapter.kind
     front: dict[str, Any] = {
         "library_name": _library(recipe, is_adapter=not is_full),
-        "pipeline_tag": _PIPELINES[recipe.outputs],
+        "pipeline_tag": _PIPELINES[_kind(recipe)],
         "tags": ["mantissa-studio", recipe.method, *recipe.card_tags, kind, recipe.precision],
     }
     if is_on_hub(recipe.base_model):
         front["base_model"] = recipe.base_model
     return front
+
+
+def _kind(recipe: Recipe) -> str:
+    """Return what a model gives, or that it reads images."""
+    return "images" if recipe.images else recipe.outputs
 
 
 def _library(recipe: Recipe, *, is_adapter: bool) -> str:

@@ -112,7 +112,7 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
                 train_dataset=job.train.data,
                 eval_dataset=job.validation.data,
                 processing_class=job.tokenizer,
-                data_collator=self.collator_type(job.tokenizer.pad_token_id),
+                data_collator=self.make_collator(job),
                 callbacks=callbacks,
                 optimizer_cls_and_kwargs=optimizers.choose_optimizer(
                     job.mode, args, job.optimisation.optim
@@ -134,6 +134,14 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
         )
         self._losses = self.new_accumulator()
         self.accumulators = (self._losses,)
+
+    def make_collator(self, job: TrainingJob) -> tokenisation.Collator:
+        """Return what makes batches of rows."""
+        return self.collator_type(job.tokenizer.pad_token_id)
+
+    def make_text_collator(self) -> tokenisation.Collator:
+        """Return what makes batches of rows as the next token is predicted of them."""
+        return tokenisation.Collator(self.pad_token_id)
 
     def training_step(self, *args: object, **kwargs: object) -> Tensor:
         """Keep activations in the host's memory until the backward pass, if the recipe says so.
@@ -174,7 +182,7 @@ class RunTrainer(GuardedTrainerMixin, PrecisionTrainerMixin, ResumableTrainerMix
 
     def _first_batches(self, count: int) -> list[dict[str, Tensor]]:
         """Return the first training rows in batches of the run's size, on its device."""
-        size, collate = self.args.train_batch_size, tokenisation.Collator(self.pad_token_id)
+        size, collate = self.args.train_batch_size, self.make_text_collator()
         rows = [self.train_dataset[i] for i in range(min(count * size, len(self.train_dataset)))]
         parts = (rows[start : start + size] for start in range(0, len(rows), size))
         return [self._prepare_inputs(collate(part)) for part in parts]

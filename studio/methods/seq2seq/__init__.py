@@ -1,13 +1,12 @@
 """Sequence to sequence: an encoder-decoder model learns to write a text for each text it reads."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from studio.methods.base import Method, Preset, full_preset, lora_preset
+from studio.methods.base import Method, full_preset, lora_preset, without_base
 from studio.metrics import NEXT_TOKEN, MethodMetrics, MetricSpec
 from studio.recipe.adapters import Lora
 from studio.recipe.base import BeamSearch, Conflict, Outputs, Recipe
@@ -148,12 +147,6 @@ EVAL_EXACT = MetricSpec(
 """How many answers equal those of the data."""
 
 
-def _without_base(preset: Preset) -> Preset:
-    """Return a preset without the starter model, which is causal."""
-    values = {name: value for name, value in preset.values.items() if name != "base_model"}
-    return replace(preset, values=values)
-
-
 METHOD = Method(
     name="seq2seq",
     title="Sequence to sequence",
@@ -168,5 +161,5 @@ METHOD = Method(
         "conversation": "The last answer of each conversation is what the model learns to write, "
         "and what comes before is what it reads."
     },
-    presets=tuple(_without_base(preset) for preset in (lora_preset(), full_preset(1e-4))),
+    presets=tuple(without_base(preset) for preset in (lora_preset(), full_preset(1e-4))),
 )

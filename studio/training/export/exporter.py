@@ -27,13 +27,15 @@ from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS, DType
 from studio.training import artifacts, job, model_card, sentence_files
+from studio.training.data import image_messages
 from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.image_batches import ImageCollator
 from studio.training.data.tokenisation import Examples
 from studio.training.evaluation import perplexity
 from studio.training.evaluation.perplexity import Perplexity
 from studio.training.export import dtype_conversion
 from studio.training.export.dtype_conversion import ShardLayout
-from studio.training.models import adapter_base, languages, loader, tokenizers
+from studio.training.models import adapter_base, languages, loader, processors, tokenizers
 from studio.weights import safetensors_headers
 from studio.weights.architectures import WRITING_KINDS
 
@@ -54,9 +56,11 @@ def export_run(
     run = RunDir(spec.run)
     job_spec = JobSpec.read(run)
     tokenizer = tokenizers.load(str(run.artifacts))
+    # Before the rows are tokenised: it tells the tokenizer how many tokens an image is.
+    collator = _image_collator(run, recipe, job_spec, tokenizer)
     examples = _validation_examples(recipe, job_spec, tokenizer)
     base = model_card.base_name(recipe.base_model, job_spec.model)
-    source = ExportSource(run, recipe, job_spec, base, tokenizer, examples)
+    source = ExportSource(run, recipe, job_spec, base, tokenizer, examples, collator)
     exporter = Exporter(folder, spec, source, progress)
     with artifacts.atomic_folder(folder.files) as partial, _temporary_folder(folder.merged):
         before = exporter.measure_before()
@@ -88,6 +92,8 @@ class ExportSource:
     tokenizer: PreTrainedTokenizerBase
     examples: Examples | None
     """The validation rows, or None if the dataset is gone."""
+    collator: ImageCollator | None
+    """Makes batches of rows with images; None for a model that reads text alone."""
 
 
 @dataclass(slots=True)
@@ -141,6 +147,7 @@ class Exporter:
         """Write the weights and everything needed to load them."""
         done = self.progress.start_phase("converting")
         self.source.tokenizer.save_pretrained(partial)
+        processors.copy_files(self.source.run.artifacts, partial)
         recipe = self.source.recipe
         if recipe.vectors:
             config = self._load_config(self.source.run.artifacts)
@@ -172,7 +179,11 @@ class Exporter:
         if self.source.examples is None:
             return None
         measured = perplexity.measure(
-            model, self.source.examples, self.source.tokenizer.pad_token_id, done
+            model,
+            self.source.examples,
+            self.source.tokenizer.pad_token_id,
+            done,
+            self.source.collator,
         )
         print(f"loss {measured.loss:.6g} over {measured.tokens} tokens", flush=True)  # noqa: T201 -- the export's own log
         return measured
@@ -272,6 +283,17 @@ def _temporary_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _image_collator(
+    run: RunDir, recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
+) -> ImageCollator | None:
+    if recipe.images is None:
+        return None
+    config = loader.load_config(spec.model, spec.code, kinds=WRITING_KINDS)
+    limit = recipe.images.max_pixels
+    reader = processors.load(str(run.artifacts), config, tokenizer, limit, offline=True)
+    return ImageCollator(tokenizer.pad_token_id, reader, image_messages.folder_of(spec.train))
 
 
 def _validation_examples(

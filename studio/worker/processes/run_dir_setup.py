@@ -15,7 +15,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.services.accounts import secrets
 from studio.services.datasets import versions
-from studio.services.models import models
+from studio.services.models import models, reward_models
 from studio.services.runs import artifacts, continuation
 from studio.settings import Settings
 from studio.worker.processes import process
@@ -65,6 +65,7 @@ def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> 
         run_id=run.id or 0,
         name=run.name,
         **models.job_fields(db, run.recipe),
+        reward_models=reward_models.judges_for(db, settings.runs, run.recipe),
         train=train,
         validation=validation,
         precision_reason=run.precision_reason,
