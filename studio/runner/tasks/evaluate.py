@@ -18,8 +18,9 @@ from studio.runner.inference.model_cache import ModelCache
 from studio.runner.tasks.evaluation.rankings import measure_rejected
 from studio.runner.tasks.evaluation.row_reader import RowReader
 from studio.runner.tasks.evaluation.rules import RuleReader
-from studio.training.data import chat_templates
+from studio.training.data import chat_templates, image_messages
 from studio.training.data.rows import TrainingRow, is_rated_bad, read_rows, split_rows
+from studio.training.evaluation.image_files import ImageFiles
 from studio.training.evaluation.row_results import RowEvaluator
 from studio.training.evaluation.training_overlap import mark_overlaps
 from studio.training.models import heads
@@ -73,14 +74,21 @@ def _answering(job: EvaluationJob, rows: list[TrainingRow]) -> Iterator[tuple[in
         rule = RuleReader(rows, job, _read_training_rows(job))
         yield rule.count, rule.results
         return
-    with ModelCache().model_for(job.model) as (model, tokenizer):
+    cache = ModelCache()
+    with cache.model_for(job.model) as (model, tokenizer):
+        images = None
+        if heads.reads_images(model.config):
+            folder = image_messages.folder_of(job.train)
+            images = ImageFiles(folder, cache.reader_for(job.model))
         template = _load_template(job, rows, model, tokenizer)
         if job.answers != "text":
             reader = RowReader(rows, template, tokenizer, job, model)
             yield reader.count, reader.results
             return
         reads_first = heads.is_encoder_decoder(model.config)
-        writer = RowEvaluator(rows, template, tokenizer, job, reads_first=reads_first)
+        writer = RowEvaluator(
+            rows, template, tokenizer, job, reads_first=reads_first, images=images
+        )
         rejected = measure_rejected(rows, template, tokenizer, job.max_length, model)
         yield writer.count, partial(_write, writer, model, rejected)
 

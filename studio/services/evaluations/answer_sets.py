@@ -206,6 +206,7 @@ def identify(served: ServedModel) -> dict[str, Any]:
         "options": served.options,
         "code": served.code,
         "formats": [served.precision, served.base_dtype] if served.base_dtype else [],
+        **({"max_pixels": served.max_pixels} if served.max_pixels else {}),
     }
 
 

@@ -12,6 +12,7 @@ from studio.evaluation import metrics, statistics, verdicts
 from studio.evaluation.evaluation_metric import EvaluationMetric
 from studio.evaluation.rows import AnsweredRow, AnswerKind
 from studio.evaluation.statistics import Comparison, Figure
+from studio.intake.row_formats.image_marks import find_marks
 from studio.services.evaluations import answer_sets, evaluations
 
 RowOrder = Literal["worst", "gained", "lost", "surprise", "row"]
@@ -64,6 +65,10 @@ class RowPair:
     def is_one_message(self) -> bool:
         """Whether the prompt is one message: several are written with their roles."""
         return not self.prompt.startswith(("system: ", "user: ", "assistant: ", "tool: "))
+
+    @property
+    def has_images(self) -> bool:
+        return bool(find_marks(self.prompt).images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,7 +190,7 @@ def require_texts(db: Session, evaluation: Evaluation) -> None:
 def readable_kinds(run: Run) -> tuple[str, ...]:
     """Return the kinds of rows that a run's model can be asked."""
     if run.recipe.writes_text:
-        return _WRITABLE
+        return ("images", *_WRITABLE) if run.recipe.images else _WRITABLE
     return tuple(METHODS[run.recipe.method].trains_on)
 
 

@@ -39,9 +39,14 @@ def measure(
     examples: Examples,
     pad_token_id: int,
     report_share: Callable[[float], None],
+    collator: Collator | None = None,
 ) -> Perplexity:
-    """Evaluate every example once. A model that computes NaN has a perplexity of NaN."""
-    losses = list(iter_losses(model, row_tensors(examples.data), pad_token_id, report_share))
+    """Evaluate every example once. A model that computes NaN has a perplexity of NaN.
+
+    `collator` makes batches of examples with images.
+    """
+    rows = row_tensors(examples.data)
+    losses = list(iter_losses(model, rows, pad_token_id, report_share, collator))
     tokens = sum(tokens for _loss, tokens in losses)
     return Perplexity(sum(loss for loss, _tokens in losses) / max(tokens, 1), tokens)
 
@@ -51,15 +56,19 @@ def iter_losses(
     rows: Sequence[dict[str, Tensor]],
     pad_token_id: int,
     report_share: Callable[[float], None] = lambda _share: None,
+    collator: Collator | None = None,
 ) -> Iterator[tuple[float, int]]:
-    """Yield the loss of each example, in nats summed over its trained tokens, and their number."""
+    """Yield the loss of each example, in nats summed over its trained tokens, and their number.
+
+    `collator` makes batches of examples with images.
+    """
     reads_first = heads.is_encoder_decoder(model.config)
-    collator = (PromptAnswerCollator if reads_first else Collator)(pad_token_id)
+    collate = collator or (PromptAnswerCollator if reads_first else Collator)(pad_token_id)
     longest = max((len(row["labels"]) for row in rows), default=1)
     vocabulary = model.config.get_text_config().vocab_size
     size = max(1, min(MAX_BATCH_ROWS, MAX_LOGITS // (longest * vocabulary)))
     for start in range(0, len(rows), size):
-        batch = collator(rows[start : start + size])
+        batch = collate(rows[start : start + size])
         with evaluation_mode(model):
             yield from _batch_losses(model, batch, reads_first=reads_first)
         report_share(min(start + size, len(rows)) / len(rows))

@@ -7,12 +7,13 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.protocols.evaluation import EvaluationJob, RowResult
-from studio.training.data import prompt_answer_batches, tokenisation
+from studio.training.data import image_batches, prompt_answer_batches, tokenisation
 from studio.training.data.chat_templates import ChatTemplate
 from studio.training.data.labels import IGNORE_INDEX, cut_after_last_answer
 from studio.training.data.rows import TrainingRow, chosen_answer, is_trained_on, rated_answer
 from studio.training.data.tokenisation import row_tensors
 from studio.training.evaluation import perplexity
+from studio.training.evaluation.image_files import ImageFiles
 from studio.training.evaluation.sample_answers import AnswerSampler, record_compute_formats
 
 
@@ -27,8 +28,12 @@ class RowEvaluator:
         job: EvaluationJob,
         *,
         reads_first: bool,
+        images: ImageFiles | None = None,
     ) -> None:
-        """Prepare the rows; `reads_first` if one half of the model reads the prompt."""
+        """Prepare the rows; `reads_first` if one half of the model reads the prompt.
+
+        `images` are needed for rows that have some.
+        """
         self._rows = [_last_answer(row) for row in rows if _can_be_asked(row)]
         self._tokenizer = tokenizer
         self._sampler = AnswerSampler(
@@ -38,8 +43,12 @@ class RowEvaluator:
             job.max_new_tokens,
             has_expected=job.has_expected,
             max_length=job.max_length,
+            images=images,
         )
+        self._images = images
         tokenise = prompt_answer_batches.tokenise if reads_first else tokenisation.tokenise
+        if images is not None:
+            tokenise = image_batches.tokenise
         self._examples = tokenise(self._rows, template, tokenizer, job.max_length)
 
     @property
@@ -91,8 +100,13 @@ class RowEvaluator:
             for place, tensor in zip(places, tensors, strict=True)
             if place in wanted
         ]
+        padding = self._tokenizer.pad_token_id
+        collator = None if self._images is None else self._images.make_collator(padding)
         measured = perplexity.iter_losses(
-            model, [tensor for _place, tensor in chosen], self._tokenizer.pad_token_id
+            model,
+            [tensor for _place, tensor in chosen],
+            padding,
+            collator=collator,
         )
         return {
             place: loss for (place, _tensor), loss in zip(chosen, measured, strict=True) if loss[1]

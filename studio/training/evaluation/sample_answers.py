@@ -16,16 +16,21 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
+from studio.intake.row_formats.image_marks import mark_images
 from studio.intake.row_formats.tasks import reference_text
 from studio.intake.rows.validation_rows import split_text
 from studio.protocols.events import Sampled, SampleStage
 from studio.recipe.base import BeamSearch
 from studio.training.data import prompt_answer
 from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data.image_messages import RowImage, images_of
+from studio.training.data.image_prompts import repeat_images
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
+from studio.training.evaluation.image_files import ImageFiles
 from studio.training.models import heads, quantised_weights
 from studio.training.models.eval_context import evaluation_mode
 from studio.training.monitoring.reporter import Throughput
+from studio.weights import image_text
 
 _BATCH_SIZE = 8
 _GREEDY = BeamSearch().arguments
@@ -40,6 +45,8 @@ class SamplePrompt:
     """The prompt as readable text."""
     reference: str
     """The row's own continuation; empty for a preference, whose better answer is one of many."""
+    images: Sequence[RowImage] = ()
+    """Those that its tokens have places for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +73,12 @@ class AnswerSampler:
         has_expected: bool = True,
         max_length: int | None = None,
         arguments: Mapping[str, Any] = _GREEDY,
+        images: ImageFiles | None = None,
     ) -> None:
         """Prepare the prompts of rows; `max_length` truncates those without a chat template.
 
-        `arguments` are those of `generate` that the method decides.
+        `arguments` are those of `generate` that the method decides, and `images` are needed for
+        rows that have some.
         """
         prompts = [_build_prompt(row, template, tokenizer, max_length) for row in rows]
         if not has_expected:
@@ -78,6 +87,7 @@ class AnswerSampler:
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
         self._arguments = arguments
+        self._images = images
         self._stop_tokens = template.stop_tokens if template else [tokenizer.eos_token_id]
 
     def generate(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
@@ -107,7 +117,7 @@ class AnswerSampler:
         size = self._batch_size(model)
         for start in range(0, len(positions), size):
             chunk = positions[start : start + size]
-            written = self._generate(model, [self.prompts[position].ids for position in chunk])
+            written = self._generate(model, [self.prompts[position] for position in chunk])
             yield chunk, [self._read_answer(ids) for ids in written]
 
     def _read_answer(self, ids: list[int]) -> GeneratedAnswer:
@@ -123,11 +133,11 @@ class AnswerSampler:
         # Recurrent models read padding as text, so they get batches of one row.
         return 1 if model._is_stateful else _BATCH_SIZE  # noqa: SLF001 -- upstream has no other word
 
-    def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[list[int]]:
+    def _generate(self, model: PreTrainedModel, prompts: list[SamplePrompt]) -> list[list[int]]:
         reads_first = heads.is_encoder_decoder(model.config)
         # An answer follows its prompt, unless the model reads that in another half.
         inputs = self._tokenizer.pad(
-            {"input_ids": prompts},
+            {"input_ids": [prompt.ids for prompt in prompts]},
             padding_side="right" if reads_first else "left",
             return_tensors="pt",
         ).to(model.device)
@@ -135,9 +145,11 @@ class AnswerSampler:
         most = self._max_new_tokens
         if reads_first and context is not None:
             most = min(most, context - 1)
+        seen = self._read_images(prompts, inputs["input_ids"], model)
         with evaluation_mode(model):
             written = model.generate(
                 **inputs,
+                **seen,
                 do_sample=False,
                 max_new_tokens=most,
                 eos_token_id=self._stop_tokens,
@@ -149,10 +161,19 @@ class AnswerSampler:
         ids: list[list[int]] = new.tolist()
         return ids
 
+    def _read_images(
+        self, prompts: Sequence[SamplePrompt], ids: Tensor, model: PreTrainedModel
+    ) -> dict[str, Tensor]:
+        found = [image for prompt in prompts for image in prompt.images]
+        return self._images.read(found, ids, model) if self._images and found else {}
+
 
 @contextmanager
 def record_compute_formats(model: nn.Module) -> Iterator[set[str]]:
-    """Record the formats the model computes in, as measured at its first linear layer."""
+    """Record the formats the model computes in, as measured at its first linear layer.
+
+    Those that read images do not count.
+    """
     formats: set[str] = set()
 
     def record_format(layer: nn.Module, _inputs: object, output: Tensor) -> None:
@@ -164,7 +185,12 @@ def record_compute_formats(model: nn.Module) -> Iterator[set[str]]:
         )
         formats.add(f"{str(output.dtype).removeprefix('torch.')}{stored}")
 
-    layers = (module for module in model.modules() if isinstance(module, nn.Linear | Conv1D))
+    family = getattr(getattr(model, "config", None), "model_type", "")
+    layers = (
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and image_text.part_of(name, family) is None
+    )
     hook = next(layers).register_forward_hook(record_format)
     try:
         yield formats
@@ -185,10 +211,10 @@ def _build_prompt(
         ids = prompt_answer.prompt_ids(prompt, tokenizer, max_length)
         return SamplePrompt(ids, prompt, answer)
     before, reference = _split_answer(row)
-    ids = tokenizer(template.render_prompt(before, row.tools), add_special_tokens=False)[
-        "input_ids"
-    ]
-    return SamplePrompt(ids, _format_messages(before), reference)
+    text = template.render_prompt(before, row.tools)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = repeat_images(ids, replace(row, messages=before), tokenizer)
+    return SamplePrompt(ids, _format_messages(before), reference, images_of(before))
 
 
 def _split_answer(row: TrainingRow) -> tuple[Sequence[Message], str]:
@@ -217,7 +243,7 @@ def _format_messages(messages: Sequence[Message]) -> str:
 def _message_text(message: Message) -> str:
     calls = message.get("tool_calls") or ()
     call_texts = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
-    return "\n".join(part for part in (message["content"], *call_texts) if part)
+    return "\n".join(part for part in (mark_images(message), *call_texts) if part)
 
 
 class SampleCallback(TrainerCallback):  # type: ignore[misc] # upstream is untyped

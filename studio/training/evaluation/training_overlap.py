@@ -1,10 +1,12 @@
 """Find the rows of an evaluation in the data that the model was trained on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from studio.evaluation.overlap import overlaps
 from studio.evaluation.rows import AnsweredRow
+from studio.intake.row_formats.image_marks import find_marks
 from studio.protocols.evaluation import EvaluationJob, RowResult
+from studio.training.data.image_messages import images_of
 from studio.training.data.prompt_answer import prompt_text
 from studio.training.data.rows import TrainingRow, is_trained_on, read_rows, split_rows
 
@@ -17,9 +19,19 @@ def mark_overlaps(job: EvaluationJob, results: Sequence[RowResult]) -> list[RowR
     if not job.has_own_validation:
         rows, _held_out = split_rows(rows, job.validation_share, job.seed)
     found = overlaps(_texts(rows), [_to_answered_row(result) for result in results])
+    images = {one["sha256"] for row in rows for one in images_of([*row.messages, *row.rejected])}
     return [
-        result.model_copy(update={"overlap": found.get(result.position, "")}) for result in results
+        result.model_copy(update={"overlap": found.get(result.position, "")})
+        if _shares_images(result, images)
+        else result
+        for result in results
     ]
+
+
+def _shares_images(result: RowResult, known: Collection[str]) -> bool:
+    """Whether a row has an image of the training data, or none: others ask about new ones."""
+    own = find_marks(result.prompt).images
+    return not own or any(one in known for one in own)
 
 
 def _texts(rows: Sequence[TrainingRow]) -> Iterator[str]:

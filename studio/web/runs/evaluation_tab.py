@@ -11,7 +11,7 @@ from sqlmodel import Session
 from studio.db.evaluations import AnswerSet, Evaluation
 from studio.db.tables import Run
 from studio.services.chat import suggested_prompts
-from studio.services.datasets import datasets
+from studio.services.datasets import datasets, image_addresses
 from studio.services.evaluations import evaluation_results, evaluations, judgements
 from studio.services.evaluations.evaluation_results import ORDERS, RowOrder, RowPair
 from studio.services.evaluations.evaluations import EvaluationRequest
@@ -134,6 +134,7 @@ def _chosen_context(db: Session, evaluation: Evaluation, view: EvaluationView) -
         "orders": _orders(rows),
         "rows": [(row, _diff(row)) for row in rows[: view.shown]],
         "more": min(more, SHOWN_ROWS) if more > 0 else 0,
+        "images": image_addresses.of_rows(db, sets[1].made_by["rows"].get("sha256", "")),
         "max_prompt": suggested_prompts.MAX_LINKED_CHARS,
     }
 

@@ -13,6 +13,7 @@ from studio.db.tables import Run
 from studio.protocols.run_dir import RunDir
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare import compare
+from studio.services.datasets import image_addresses
 from studio.services.estimates import run_progress
 from studio.services.evaluations import evaluation_results, evaluations
 from studio.services.metrics import metrics
@@ -99,7 +100,8 @@ def answers_block(
     run = runs.get(db, run_id)
     is_newest = at is None or at >= of - 1
     answers = _load_answers(db, run_id, None if is_newest else at)
-    return block(request, "runs/overview.html", "answers", run=run, answers=answers)
+    images = image_addresses.of_run(db, run)
+    return block(request, "runs/overview.html", "answers", run=run, answers=answers, images=images)
 
 
 @router.get("/runs/{run_id}/parts/wait")

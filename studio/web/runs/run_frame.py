@@ -10,6 +10,7 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.services import recent_ends
+from studio.services.datasets import image_addresses
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.queue import queue
@@ -73,7 +74,7 @@ def tab_page(
         children=continuation.children(db, run),
         last_metric=metrics.newest_id(db, [run_id]),
         last_event=(newest[0].id or 0) if newest else 0,
-        **context,
+        **{"images": image_addresses.of_run(db, run), **context},
     )
     if run.status.is_final:
         seen_runs.mark_seen(request, response, recent_ends.end_key(run))
