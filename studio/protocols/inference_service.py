@@ -19,14 +19,14 @@ prompt from there on come first, as the model expects each of them after those b
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from studio.protocols.tokenizer_service import Message, ServiceFailure
 
 MODULE = "studio.runner.inference.main"
 
-MAX_REQUEST_BYTES = 16 * 2**20
-"""The longest request, enough for a million tokens."""
+MAX_REQUEST_BYTES = 112 * 2**20
+"""The longest request, enough for a million tokens and the images that settings allow at most."""
 
 MAX_LINE_BYTES = 2**20
 """The longest line of a response."""
@@ -42,6 +42,8 @@ EXAMPLE_CALL = ("studio_example", {"studio_key": "studio_value"})
 
 class GenerationRequest(Message):
     """A prompt and the parameters of its generation."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     model: str
     """The folder of the model or of an adapter's base model, or a name on the hub."""
@@ -68,6 +70,10 @@ class GenerationRequest(Message):
     """The folder of the run's own tokenizer, if it added tokens; else that of the model."""
     ids: list[int]
     """The prompt; an empty one only loads the model."""
+    images: list[bytes] = Field(default_factory=list)
+    """The files of the images in the prompt, which has one mark for each, in this order."""
+    image_options: dict[str, Any] = Field(default_factory=dict)
+    """The recipe's section on images, of the run that the model belongs to."""
     stops: list[int]
     """The token IDs that end an answer."""
     stop: list[str] = Field(default_factory=list)

@@ -178,7 +178,8 @@ def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
     items["smoke"].add_marker("smoke")
 
     files = (
-        f"tests/openai/{name}.py" for name in ("__init__", "client", "test_clients", "vectors")
+        f"tests/openai/{name}.py"
+        for name in ("__init__", "client", "images", "test_clients", "vectors")
     )
     assert due_tests.depends_on(items["slow"]) == {
         *COMMON,

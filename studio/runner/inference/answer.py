@@ -20,6 +20,7 @@ from studio.runner.inference.constraints import (
     schema_grammar,
     start_constraint,
 )
+from studio.runner.inference.image_inputs import ImageInputs
 from studio.runner.inference.mixed_adapters import BASE
 from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
 from studio.runner.inference.tool_calls import CallReader, Piece, find_format
@@ -39,6 +40,8 @@ class Answer:
     constraint: Constraint | None = None
     calls: CallReader | None = None
     """Finds calls of functions in the answer, if it may have any."""
+    images: ImageInputs | None = None
+    """Those of its prompt."""
     adapter: str = BASE
     """peft's name of the adapter that gives it."""
     written: list[int] = field(default_factory=list)
@@ -76,6 +79,11 @@ class Answer:
             return
         piece = token, likelihood
         self._send_text([piece] if self.calls is None else self.calls.add(piece))
+
+    def cut(self, computed_in: str) -> None:
+        """End it where it is."""
+        self.most = len(self.written)
+        self.end_if_done(computed_in)
 
     def end_if_done(self, computed_in: str) -> bool:
         """Whether it has ended; if it ends now, send the rest and how it ended."""

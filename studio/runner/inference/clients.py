@@ -17,7 +17,8 @@ from studio.protocols.inference_service import (
 from studio.protocols.tokenizer_service import ServiceFailure
 
 REQUEST_SECONDS = 5.0
-"""How long a request may take to arrive. Clients are the studio's own processes on this machine."""
+"""How long a request may pause while it arrives. Clients are the studio's own processes on this
+machine; those that have arrived are read between the tokens of an answer."""
 
 MAX_UNSENT_BYTES = 64 * 2**20
 """A client that reads so much later than its answer is written has given up."""
@@ -58,6 +59,7 @@ class Client:
         try:
             while block := self.connection.recv(_BLOCK_BYTES):
                 self._received += block
+                self._deadline = time.monotonic() + REQUEST_SECONDS
                 if len(self._received) > MAX_REQUEST_BYTES:
                     self.close()
                     return

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from studio.recipe.base import BeamSearch
+from studio.runner.inference import image_inputs
 from studio.runner.inference.answer import Answer
 from studio.runner.inference.prompt_scores import likelihoods
 from studio.training.evaluation.sample_answers import record_compute_formats
@@ -89,10 +90,13 @@ def decode(
     adapting: Adapting = _as_it_is,
 ) -> None:
     """Decode answers to their ends, and those that join them. One at a time if memory is short."""
+    token = image_inputs.image_token(model)
 
     def run(answers: Sequence[Answer], newcomers: Newcomers) -> None:
-        with adapting(answers):
-            _Pass(answers, formats, newcomers).run(model, tokenizer)
+        _cut_unreadable(answers, token, formats)
+        if left := [answer for answer in answers if answer.end is None]:
+            with adapting(left):
+                _Pass(left, formats, newcomers, token).run(model, tokenizer)
 
     running = list(answers)
     with record_compute_formats(model) as formats:
@@ -110,11 +114,23 @@ def decode(
             running += newcomers.take(running)
 
 
+def _cut_unreadable(answers: Sequence[Answer], token: int | None, formats: set[str]) -> None:
+    """End answers that cannot be read again: the model wrote an image's token in them.
+
+    That is possible only where a pass ends at the context of the model or for lack of memory.
+    """
+    if any(answer.images for answer in answers):
+        for answer in answers:
+            if answer.end is None and token in answer.written:
+                answer.cut(" and ".join(sorted(formats)))
+
+
 @dataclass(slots=True)
 class _Pass:
     answers: Sequence[Answer]
     formats: set[str]
     newcomers: Newcomers
+    image_token: int | None = None
     started_at: float = field(default_factory=time.monotonic)
     read_at: float | None = None
     """When all prompts had been read."""
@@ -128,9 +144,11 @@ class _Pass:
         mask = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts]
         stops = {tuple(answer.request.stops) for answer in self.answers}
         (spoken,) = {tuple(answer.request.spoken.items()) for answer in self.answers}
+        ids = torch.tensor(inputs, device=model.device)
+        images = image_inputs.join([answer.images for answer in self.answers], ids, model)
         with torch.inference_mode():
             model.generate(
-                input_ids=torch.tensor(inputs, device=model.device),
+                input_ids=ids,
                 attention_mask=torch.tensor(mask, device=model.device),
                 max_new_tokens=self._most(longest, model),
                 # If these differ, each answer ends by its own alone; -1 is no token.
@@ -140,6 +158,7 @@ class _Pass:
                 stopping_criteria=[_StopWhenDone(self)],
                 **_PLAIN,
                 **dict(spoken),
+                **images,
             )
 
     def _most(self, longest: int, model: PreTrainedModel) -> int:
@@ -181,6 +200,8 @@ class _Pass:
         has_idle_rows = len(running) * 2 <= len(ended)
         if not running or not (are_waiting or has_idle_rows):
             return False
+        if any(self.image_token in answer.written for answer in running):
+            return False  # They cannot be read again.
         assert self.read_at is not None  # noqa: S101 -- a token has been chosen
         return time.monotonic() - self.read_at >= self.read_at - self.started_at
 

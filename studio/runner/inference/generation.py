@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
 from studio.recipe.base import BeamSearch
+from studio.runner.inference import image_inputs
 from studio.runner.inference.answer import Answer, start_answer
 from studio.runner.inference.decoding import decode
 from studio.training.evaluation.sample_answers import record_compute_formats
@@ -47,6 +48,7 @@ def search(answer: Answer, model: PreTrainedModel, tokenizer: PreTrainedTokenize
             stopping_criteria=[_StopWhen(answer.is_gone)],
             **_search_arguments(request),
             **request.spoken,
+            **image_inputs.join([answer.images], inputs, model),
         )
     start = 1 if model.config.is_encoder_decoder else len(request.ids)
     computed_in = " and ".join(sorted(formats))

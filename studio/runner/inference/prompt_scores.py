@@ -8,6 +8,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
 from studio.protocols.inference_service import MAX_LINE_TOKENS, GenerationChunk, GenerationRequest
+from studio.runner.inference import image_inputs
+from studio.runner.inference.image_inputs import ImageInputs
 from studio.runner.inference.text_stream import Likelihood, TextStream, send_piece
 from studio.runner.inference.token_text import ScoredToken
 
@@ -26,6 +28,7 @@ def send_prompt_scores(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     send: Callable[[GenerationChunk], None],
+    images: ImageInputs | None = None,
 ) -> None:
     """Send the tokens of a prompt from `scored_from` on, with their log-probabilities.
 
@@ -43,7 +46,7 @@ def send_prompt_scores(
     text = TextStream(tokenizer, [], strips_start=False)
     text.start_after(request.ids[:first])
     unpredicted = [Likelihood(None)] if first == 0 else []
-    logits = _predictions(request.ids, max(first, 1), model)
+    logits = _predictions(request.ids, max(first, 1), model, images)
     new = ""
     for number, (token, likelihood) in enumerate(
         zip(request.ids[first:], _all(unpredicted, request, logits), strict=True), 1
@@ -65,14 +68,17 @@ def _all(
         yield from likelihoods(logits[part], tokens[part], request.top_logprobs or 0)
 
 
-def _predictions(ids: Sequence[int], first: int, model: PreTrainedModel) -> torch.Tensor:
+def _predictions(
+    ids: Sequence[int], first: int, model: PreTrainedModel, images: ImageInputs | None
+) -> torch.Tensor:
     """Return the logits that predict the tokens from `first` on."""
     inputs = torch.tensor([ids], device=model.device)
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     # The logits of the other tokens need not be computed.
     has_choice = "logits_to_keep" in inspect.signature(base.forward).parameters
     kept = {"logits_to_keep": len(ids) - first + 1} if has_choice else {}
+    seen = image_inputs.join([images], inputs, model)
     with torch.inference_mode():
-        output = model(input_ids=inputs, attention_mask=torch.ones_like(inputs), **kept)
+        output = model(input_ids=inputs, attention_mask=torch.ones_like(inputs), **kept, **seen)
     logits: torch.Tensor = output.logits[0, -(len(ids) - first + 1) : -1]
     return logits

@@ -24,6 +24,12 @@ from studio.runner.inference.answer import Answer, start_answer
 from studio.runner.inference.clients import Client, Inbox, is_readable
 from studio.runner.inference.decoding import decode, fits
 from studio.runner.inference.generation import search, token_budget
+from studio.runner.inference.image_inputs import (
+    ImageInputs,
+    image_token,
+    misplaced_error,
+    read_images,
+)
 from studio.runner.inference.mixed_adapters import answering
 from studio.runner.inference.model_cache import LoadedBase, ModelCache, base_key
 from studio.runner.inference.prompt_scores import send_prompt_scores
@@ -150,12 +156,26 @@ class _Room:
             return None
         tokenizer = self.base.tokenizer_for(request)
         with answering(self.base.model, [adapter]):
+            images = self._read_images(request)
             answer = _start(
-                request, self.base.plain, tokenizer, client.send, lambda: client.is_gone
+                request,
+                self.base.plain,
+                tokenizer,
+                client.send,
+                lambda: client.is_gone,
+                images,
             )
         if answer is not None:
             answer.adapter = adapter
         return answer
+
+    def _read_images(self, request: GenerationRequest) -> ImageInputs | None:
+        token = image_token(self.base.plain)
+        if request.images and token is not None:
+            return read_images(request, self.base.reader_for(request))
+        if request.images or token in request.ids:
+            raise misplaced_error()
+        return None
 
     def adapting(self, answers: Sequence[Answer]) -> AbstractContextManager[None]:
         """Let each of the answers of a pass be given by its own adapter."""
@@ -210,6 +230,7 @@ def _start(
     tokenizer: PreTrainedTokenizerBase,
     send: Callable[[GenerationChunk], None],
     is_gone: Callable[[], bool],
+    images: ImageInputs | None,
 ) -> Answer | None:
     """Read the prompt and give scores; return an answer if one must be decoded."""
     if request.texts:
@@ -226,13 +247,14 @@ def _start(
     formats: set[str] = set()
     if request.scored_from is not None:
         with record_compute_formats(model) as formats:
-            send_prompt_scores(request, model, tokenizer, send)
+            send_prompt_scores(request, model, tokenizer, send, images)
     if budget == 0:
         computed_in = " and ".join(sorted(formats))
         end = GenerationEnd(reason="length", tokens=0, computed_in=computed_in)
         send(GenerationChunk(end=end))
         return None
     answer = start_answer(request, budget, model, tokenizer, send, is_gone)
+    answer.images = images
     if request.num_beams > 1:
         search(answer, model, tokenizer)
         return None

@@ -8,7 +8,7 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.errors import ConflictError, NotFoundError
+from studio.errors import ConflictError, NotFoundError, StudioError
 from studio.protocols.run_dir import RunDir
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.services.models import served_models
@@ -73,6 +73,15 @@ def list_models(run: Run, folder: RunDir) -> TrainedModels:
         has_result=run.status is RunStatus.SUCCEEDED and folder.artifacts.is_dir(),
         steps=[checkpoint.step for checkpoint in artifacts.list_checkpoints(folder.checkpoints)],
     )
+
+
+def sees_images(run: Run, folder: RunDir) -> bool:
+    """Whether the model of a run reads images as well as text."""
+    try:
+        spec = served_models.read_job_spec(run, folder)
+        return ServedModel(model=spec.model).sees_images
+    except StudioError:  # The first question says what is wrong.
+        return False
 
 
 def missing_reason(run: Run, folder: RunDir) -> tuple[str, str]:

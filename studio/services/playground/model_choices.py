@@ -222,6 +222,6 @@ def _find_problem(model: Model) -> tuple[str, str] | None:
         remote_code_trust.require_consent(model)
     except (InvalidError, NotFoundError) as error:
         return error.message, error.hint
-    if kind in ("causal", None):
+    if kind in ("causal", "image_text", None):
         return None
     return KIND_DESCRIPTIONS[kind], "Choose a model that continues texts."
