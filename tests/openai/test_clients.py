@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.live_studio import ROOT, Studio, stop_everything
+from tests.support.vision_models import write_vision_model
 
 pytestmark = pytest.mark.slow
 
@@ -83,10 +84,14 @@ def oldest() -> Path:
 def clients(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
     folder = tmp_path_factory.mktemp("openai") / "home"
     studio = Studio.copied(starter_home, folder)
+    llava = write_vision_model(folder.parent / "llava", "llava")
     # Room for a model to answer while a run trains, so that it need not be loaded each time.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STUDIO_SLOTS", "2")
         studio.start()
+    source = {"kind": "folder", "path": str(llava)}
+    added = studio.api.post("/models", json={"name": "llava", "source": source})
+    added.raise_for_status()
     yield Clients(studio)
     stop_everything(studio)
 
@@ -118,3 +123,8 @@ def test_openai_client_checks_pass(clients: Clients, which: str, check: str) -> 
 @pytest.mark.parametrize("which", ["newest", "oldest"])
 def test_clients_read_vectors(clients: Clients, which: str) -> None:
     assert clients.run("vectors", which) == ""
+
+
+@pytest.mark.parametrize("which", ["newest", "oldest"])
+def test_clients_ask_about_images(clients: Clients, which: str) -> None:
+    assert clients.run("images", which) == ""

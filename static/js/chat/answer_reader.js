@@ -8,6 +8,7 @@ const REFUSALS = {
   401: phrase("You are signed out. Sign in again in another tab, then retry."),
   403: phrase("You may not chat with this run."),
   404: phrase("This run has been deleted."),
+  413: phrase("This conversation is too large. Remove images, or start a new chat."),
 };
 
 /**

@@ -5,6 +5,7 @@ import { phrase } from "../i18n/translations.js";
 import { ask } from "./answer_reader.js";
 import { collectFeedback } from "./feedback.js";
 import { listCalls, messagesOf, usesFunctions } from "./function_calls.js";
+import { contentOf, hasImages, loadRow } from "./images.js";
 import { begin, grow, report, show, waitFor, waitForPress } from "./reply.js";
 import { toggleScores } from "./token_scores.js";
 import { addReply, draw, follow, isAtEnd, name, replyOf, toggleEditor } from "./turn.js";
@@ -67,11 +68,13 @@ export function columns(root) {
 }
 
 /** Start a new chat with a validation row. */
-function tryRow(chat, { messages, expected }) {
+async function tryRow(chat, row) {
   if (chat.busy || !chat.isReady()) return;
   clear(chat);
-  chat.prefix = messages.slice(0, -1);
-  send(chat, { prompt: messages.at(-1).content, expected });
+  const { before, prompt, images } = await loadRow(row.messages);
+  if (chat.busy) return; // Another row was pressed meanwhile.
+  chat.prefix = before;
+  send(chat, { prompt, images, expected: row.expected });
 }
 
 export function clear(chat) {
@@ -83,12 +86,12 @@ export function clear(chat) {
 }
 
 /** Send a prompt to all models. */
-export async function send(chat, { prompt, expected }) {
+export async function send(chat, { prompt, images = [], expected }) {
   const shown = columns(chat.root);
   if (!shown.length || !chat.isReady()) return;
   const before = chat.turns.length ? [] : chat.prefix;
-  const element = draw(chat.root, { prompt, expected, before }, shown);
-  const turn = { prompt, expected, element, answers: {} };
+  const element = draw(chat.root, { prompt, images, expected, before }, shown);
+  const turn = { prompt, images, expected, element, answers: {} };
   chat.turns.push(turn);
   await answer(chat, turn, order(chat, shown));
 }
@@ -203,11 +206,11 @@ export function messagesFor(chat, turn, key, system, calls = shownVersion(turn, 
     ...(own ? [{ role: "system", content: system }] : []),
     ...chat.prefix,
     ...before.flatMap((one) => [
-      { role: "user", content: one.prompt },
+      { role: "user", content: contentOf(one) },
       ...shownVersion(one, key).before,
       { role: "assistant", content: text(one, key) },
     ]),
-    { role: "user", content: turn.prompt },
+    { role: "user", content: contentOf(turn) },
     ...calls,
   ];
 }
@@ -235,7 +238,7 @@ function describe(chat, reply) {
   const version = kept?.versions[kept.shown];
   const isShown = version?.text && reply.querySelector("[data-answer]").textContent === version.text;
   if (!isShown || !version.asked || version.asked.is_text || reply.hasAttribute("aria-busy")) return null;
-  if (usesFunctions(version)) return null; // Rows of feedback have no functions.
+  if (usesFunctions(version) || hasImages(version.asked.messages)) return null; // Rows of feedback have neither.
   const { base, run, step, seed } = version.sources.at(-1) ?? {};
   const trained = step === null ? `run ${run}` : `run ${run}, step ${step}`;
   return {
@@ -292,10 +295,11 @@ function turnTo(chat, reply, by) {
 function sendAgain(chat, form) {
   const index = chat.turns.findIndex(({ element }) => element.contains(form));
   const prompt = form.querySelector("textarea").value.trim();
-  if (chat.busy || index < 0 || !prompt || !chat.isReady()) return;
-  const expected = prompt === chat.turns[index].prompt ? chat.turns[index].expected : "";
+  if (chat.busy || index < 0 || !chat.isReady()) return;
+  const { prompt: old, images, expected: wanted } = chat.turns[index];
+  if (!prompt && !images.length) return;
   for (const { element } of chat.turns.splice(index)) element.remove();
-  send(chat, { prompt, expected });
+  send(chat, { prompt, images, expected: prompt === old ? wanted : "" });
 }
 
 /** Add a column to the turns on the page. */

@@ -1,12 +1,15 @@
 // One prompt on the page, with a reply for each column.
 
+import { imagesOf, showImages, textOf } from "./images.js";
+
 /** Add a turn to the page, with an empty reply for each column. */
-export function draw(root, { prompt, expected, before }, columns) {
+export function draw(root, { prompt, images, expected, before }, columns) {
   const element = cloned(root, "turn");
   const beforeLine = element.querySelector("[data-before]");
-  beforeLine.textContent = before.map(({ role, content }) => `${role}: ${content}`).join("\n");
+  beforeLine.textContent = before.map(({ role, content }) => `${role}: ${textOf(content)}`).join("\n");
   beforeLine.hidden = !before.length;
   element.querySelector("[data-prompt]").textContent = prompt;
+  showImages(element.querySelector("[data-shown-images]"), [...before.flatMap(imagesOf), ...images]);
   element.querySelector("[data-expected]").textContent = expected;
   for (const column of columns) addReply(root, element, column);
   root.querySelector("[data-turns]").append(element);

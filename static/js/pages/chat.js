@@ -1,6 +1,7 @@
 // Chat with the model of a run beside its base model.
 
 import { isValid, keepDraft, readSampling, sendOnEnter } from "../chat/composer.js";
+import { attachImages } from "../chat/image_field.js";
 import { clear, converse, send, stop } from "../chat/conversation.js";
 
 export default function start(root) {
@@ -18,12 +19,14 @@ export default function start(root) {
   const kept = `chat-draft-${root.dataset.run}`;
   keepDraft(draft, kept, signal);
   draft.addEventListener("keydown", sendOnEnter, { signal });
+  const attached = attachImages(form, () => "sees" in root.dataset, signal);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (chat.busy || !draft.value.trim()) return draft.focus();
     const prompt = draft.value.trim();
+    if (chat.busy || !(prompt || attached.count)) return draft.focus();
+    if (!isValid(form)) return;
     draft.value = sessionStorage[kept] = "";
-    send(chat, { prompt, expected: "" });
+    send(chat, { prompt, images: attached.take(), expected: "" });
   }, { signal });
   const fresh = document.querySelector("[data-new-chat]");
   fresh.addEventListener("click", () => {

@@ -4,6 +4,7 @@
 import { phrase } from "../i18n/translations.js";
 import { PLAIN, checkFormat, readFormat, update, watchFormats } from "../chat/answer_format.js";
 import { isValid, keepDraft, readSampling, sendOnEnter } from "../chat/composer.js";
+import { attachImages } from "../chat/image_field.js";
 import { addColumn, clear, columns, converse, messagesFor, removeColumn, renameReplies, send, stop } from "../chat/conversation.js";
 import { writeAddress } from "../chat/playground_address.js";
 
@@ -28,17 +29,19 @@ export default function start(root) {
     return isValid(own(key) ?? form);
   });
   const chat = converse(root, { settings, isReady, isText, signal });
-  const page = { root, chat, form, draft, settings, isText, next: columns(root).length + 1, choosing: "" };
+  const sees = () => !isText() && root.querySelector("[data-column][data-sees]") !== null;
+  const attached = attachImages(form, sees, signal);
+  const page = { root, chat, form, draft, attached, settings, isText, next: columns(root).length + 1, choosing: "" };
 
   keepDraft(draft, DRAFT, signal);
   listen(draft, "keydown", sendOnEnter);
   listen(form, "submit", (event) => {
     event.preventDefault();
-    if (chat.busy || !draft.value.trim()) return draft.focus();
-    if (!isReady()) return;
     const prompt = draft.value.trim();
+    if (chat.busy || !(prompt || attached.count)) return draft.focus();
+    if (!isReady()) return;
     draft.value = sessionStorage[DRAFT] = "";
-    send(chat, { prompt, expected: "" });
+    send(chat, { prompt, images: attached.take(), expected: "" });
   });
   listen(root, "submit", (event) => event.target.matches("[data-own-settings]") && event.preventDefault());
   listen(root, "change", () => keepAddress(page));
@@ -72,10 +75,11 @@ function readSettings(form) {
   return { ...readSampling(form), format: readFormat(form) };
 }
 
-/** A text that is continued has no format and no functions. */
-function followMode({ root, form, isText }) {
+/** A text that is continued has no format, no functions and no images. */
+function followMode({ root, form, attached, isText }) {
   form.querySelector("[data-submit]").textContent = isText() ? phrase("Continue the text") : phrase("Send");
   for (const fields of root.querySelectorAll("[data-answer-format]")) fields.hidden = isText();
+  attached.refresh();
 }
 
 /** Press a button of the whole page. */
@@ -167,6 +171,7 @@ function renumber(page) {
     column.querySelector("[data-number]").textContent = index + 1;
   }
   renameReplies(page.chat);
+  page.attached.refresh();
   offerMore(page);
   keepAddress(page);
 }
@@ -200,7 +205,7 @@ async function refreshPrompts(page) {
 async function showCode(page, key, url) {
   const last = page.chat.turns.at(-1);
   const written = page.draft.value.trim();
-  const turn = written || !last ? { prompt: written || phrase("Your message"), answers: {} } : last;
+  const turn = written || !last ? { prompt: written || phrase("Your message"), images: page.attached.list, answers: {} } : last;
   const { body, system } = page.settings(key);
   const sent = { ...body, messages: messagesFor(page.chat, turn, key, system), is_text: page.isText() };
   const headers = { "Content-Type": "application/json" };
@@ -234,7 +239,10 @@ async function share(page) {
   const isShort = whole.length <= most;
   const address = isShort ? whole : writeAddress(state(page, ""));
   if (address.length > most) return tell(page, phrase("The settings are too long for an address. Shorten the system prompt, the schema or the functions."));
-  const left = isShort ? "" : phrase("The prompt is too long for an address, so the link leaves it out.");
+  const left = [
+    isShort ? "" : phrase("The prompt is too long for an address, so the link leaves it out."),
+    page.attached.count || page.chat.turns.at(-1)?.images.length ? phrase("The link leaves the images out.") : "",
+  ].join(" ");
   try {
     await navigator.clipboard.writeText(address);
     tell(page, `${phrase("Link copied. Opening it asks nothing.")} ${left}`.trim());

@@ -37,13 +37,15 @@ def show(
     if not trained.has_result and not trained.steps:
         missing = chat_models.missing_reason(run, folder)
         return page(request, "chat/show.html", **context, missing=missing, prompts=[])
+    step = trained.choose_step(int(checkpoint) if checkpoint else None)
     return page(
         request,
         "chat/show.html",
         **context,
         missing=None,
         draft=prompt,
-        step=trained.choose_step(int(checkpoint) if checkpoint else None),
+        step=step,
+        sees=chat_models.sees_images(run, folder),
         is_text=suggested_prompts.trains_on_text(db, run),
         prompts=suggested_prompts.list_prompts(db, run, config.datasets),
     )

@@ -16,6 +16,7 @@ from studio.schemas.validation_errors import field_errors
 from studio.web.api.openai.chat_bodies import (
     ChatCompletionRequest,
     CompletionRequest,
+    ContentPart,
     GenerationOptions,
     Turn,
 )
@@ -31,7 +32,14 @@ ALTERNATIVES = 5
 
 
 class Message(Turn):
-    content: Annotated[str, Len(0, MAX_MESSAGE_CHARS)] = ""
+    content: (
+        Annotated[str, Len(0, MAX_MESSAGE_CHARS)] | Annotated[list[ContentPart], Len(1, 1000)]
+    ) = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither words nor images."""
+        return isinstance(self.content, str) and not self.content.strip()
 
 
 class SamplingOptions(BaseModel):
@@ -112,7 +120,10 @@ class PromptRequest(SamplingOptions, AnswerFormat):
         """
         if self.is_text:
             self._require_plain("A text is continued without a format and without functions.")
-            prompt: dict[str, Any] = {"prompt": self.messages[-1].content}
+            text = self.messages[-1].content
+            if not isinstance(text, str):
+                raise InvalidError("A text is continued without images.", hint="Remove them.")
+            prompt: dict[str, Any] = {"prompt": text}
         else:
             messages = [message.model_dump(exclude_none=True) for message in self.messages]
             prompt = {"messages": messages}
@@ -137,7 +148,7 @@ class PromptRequest(SamplingOptions, AnswerFormat):
 
         """
         last = self.messages[-1]
-        if last.role != "tool" and not last.content.strip():
+        if last.role != "tool" and last.is_empty:
             raise InvalidError("The prompt is empty.", hint="Write something first.")
         if self.answer_start:
             self._require_plain("Only plain answers without functions can be continued.")

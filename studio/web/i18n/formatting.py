@@ -30,6 +30,7 @@ MEMORY_PART_TITLES: dict[str, str] = {
     "weights": "Weights",
     "adapter": "Adapter",
     "teacher": "Teacher",
+    "reward_models": "Reward models",
     "optimizer": "Optimizer",
     "compensation": "Rounding compensation",
     "gradients": "Gradients",

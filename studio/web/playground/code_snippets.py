@@ -18,12 +18,22 @@ class QuestionCode:
     base_url: str
     """Of the API, up to /v1."""
     body: Mapping[str, Any]
-    """As the API takes it."""
+    """As the API takes it. Images are left out of the code: a line of it would be megabytes."""
+
+    @property
+    def shown_body(self) -> Mapping[str, Any]:
+        """The body with a short text in the place of each image."""
+        shown: Mapping[str, Any] = _without_images(self.body)
+        return shown
+
+    @property
+    def has_images(self) -> bool:
+        return self.shown_body != self.body
 
     @property
     def curl(self) -> str:
         # JSON strings do not span lines, so no line can be the heredoc's bare delimiter.
-        body = json.dumps(self.body, indent=2, ensure_ascii=False)
+        body = json.dumps(self.shown_body, indent=2, ensure_ascii=False)
         return (
             f"curl --fail-with-body {shlex.quote(self._url)} \\\n{self.access.curl_lines}"
             "  --header 'Content-Type: application/json' --data @- <<'JSON'\n"
@@ -33,7 +43,7 @@ class QuestionCode:
     @property
     def openai(self) -> str:
         arguments = "".join(
-            f"    {name}={self._indented(value)},\n" for name, value in self.body.items()
+            f"    {name}={self._indented(value)},\n" for name, value in self.shown_body.items()
         )
         method = "chat.completions.create" if self._is_chat else "completions.create"
         answer = "message.content" if self._is_chat else "text"
@@ -59,3 +69,13 @@ class QuestionCode:
     @property
     def _is_chat(self) -> bool:
         return "messages" in self.body
+
+
+def _without_images(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+    if isinstance(value, list):
+        return [_without_images(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if str(value.get("url", "")).startswith("data:"):
+        return {**value, "url": str(value["url"]).partition(",")[0] + ",…"}
+    return {name: _without_images(one) for name, one in value.items()}

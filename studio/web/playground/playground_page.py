@@ -62,6 +62,8 @@ class ColumnView:
     formats: Sequence[FormatChoice] = ()
     format: str = ""
     own: PageOptions | None = None
+    sees: bool = False
+    """Whether it may read images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def _view_column(
     choice = _describe(db, config, reference)
     shown: dict[str, Any] = {"key": key, "number": number, "own": column.own}
     if choice.host:
-        return ColumnView(choice=choice, model=None, **shown)
+        return ColumnView(choice=choice, model=None, sees=True, **shown)
     if choice.reason:
         return ColumnView(choice=choice, model=None, **shown)
     own = model_choices.get_model(db, config.runs, reference)
@@ -249,7 +251,10 @@ def _view_column(
         choice = model_choices.with_reason(choice, error)
         return ColumnView(choice=choice, model=None, formats=formats, **shown)
     chosen = column.format if column.format in {row.name for row in formats} else ""
-    return ColumnView(choice=choice, model=model, formats=formats, format=chosen, **shown)
+    sees = own.served.sees_images
+    return ColumnView(
+        choice=choice, model=model, formats=formats, format=chosen, sees=sees, **shown
+    )
 
 
 def _describe(db: Session, config: Settings, reference: ModelReference) -> ModelChoice:

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services.models import models
 from studio.services.runs import bulk_actions, runs, states
 from studio.settings import Settings
@@ -20,6 +21,7 @@ from tests.support import factories, inference_services, tokenizer_services
 from tests.support.inference_services import LOADING, NO_SLOT, failed, words
 from tests.support.page_reader import parse_page
 from tests.web.chat.conftest import write_files
+from tests.web.openai.test_images import write_llava
 
 QUESTION = [{"role": "user", "content": "What is 3 and one?"}]
 ANSWERS = "/runs/1/chat/answers"
@@ -383,3 +385,25 @@ def test_page_of_trained_model_links_to_chat(
         link = f"/models/{number.id}"
 
     assert 'href="/runs/1/chat"' in client.get(link).text
+
+
+def test_page_offers_images_to_models_that_see(
+    client: TestClient, run: RunDir, tmp_path: Path
+) -> None:
+    shown = parse_page(client.get("/runs/1/chat").text).one(class_="chat")
+    assert "data-sees" not in shown.attributes
+
+    spec = JobSpec.model_validate_json(run.job.read_text())
+    folder = str(write_llava(tmp_path / "llava"))
+    run.job.write_text(spec.model_copy(update={"model": folder}).model_dump_json())
+    shown = parse_page(client.get("/runs/1/chat").text).one(class_="chat")
+    assert "data-sees" in shown.attributes
+    assert shown.one("button", **{"data-attach": ""}).text == "Attach images"
+
+
+def test_model_of_text_refuses_images_in_its_place(client: TestClient, run: RunDir) -> None:
+    assert run.artifacts.is_dir()
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    *_before, last = ask(client, messages=[{"role": "user", "content": [image]}])
+
+    assert "reads text only" in last["error"]["message"]

@@ -23,7 +23,7 @@ from tests.web.openai.test_jobs import ask
 CONFIGS: dict[str, dict[str, Any]] = {
     "encoder": {"model_type": "fnet", "architectures": ["FNetForMaskedLM"]},
     "classifier": {"model_type": "granite", "architectures": ["GraniteForTokenClassification"]},
-    "multimodal": {"model_type": "qwen2_vl"},
+    "multimodal": {"model_type": "idefics3"},
     "audio": {"model_type": "whisper", "is_encoder_decoder": True},
     "vision": {"model_type": "vit"},
 }

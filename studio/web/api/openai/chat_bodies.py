@@ -66,6 +66,21 @@ class TextPart(Body):
     text: str
 
 
+class ImageUrl(Body):
+    url: Annotated[str, Len(1, 100 * 2**20)]
+    """An image itself, as `data:image/png;base64,…`, or its address. PNG, JPEG, WebP or GIF."""
+    detail: Literal["auto", "low", "high", "original"] | None = None
+    """Accepted and ignored: a model reads each image as in training."""
+
+
+class ImagePart(Body):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
 class JsonSchema(Body):
     name: Annotated[str, Len(1, 64)]
     """Accepted and ignored, as is the description: the model does not read them."""
@@ -110,7 +125,7 @@ class ChatStudioOptions(Body):
 
 class Turn(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Len(1, 1000)] | None = None
+    content: str | Annotated[list[ContentPart], Len(1, 1000)] | None = None
     """None only in a turn that calls functions."""
     name: str | None = None
     """Accepted and ignored: chat templates do not use it."""
@@ -136,14 +151,13 @@ class Turn(Body):
             )
         if self.content is None and not self.tool_calls:
             raise InvalidError("The content is missing.", param=f"{param}.content")
-        if isinstance(self.content, list):
-            text = "".join(part.text for part in self.content)
-        else:
-            text = self.content or ""
+        text, images = self._read_content(f"{param}.content")
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
             "content": text,
         }
+        if images:
+            message["images"] = images
         if self.tool_calls:
             message["tool_calls"] = [
                 call.to_message(f"{param}.tool_calls") for call in self.tool_calls
@@ -151,6 +165,22 @@ class Turn(Body):
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         return message
+
+    def _read_content(self, param: str) -> tuple[str, list[dict[str, Any]]]:
+        """Return the text, and the address of each image with its place in the text."""
+        if not isinstance(self.content, list):
+            return self.content or "", []
+        text, images = "", []
+        for number, part in enumerate(self.content):
+            if isinstance(part, TextPart):
+                text += part.text
+                continue
+            check_fields(part.image_url, (), {})
+            place = f"{param}.{number}.image_url"
+            if self.role != "user":
+                raise InvalidError("Only messages of the user have images.", param=place)
+            images.append({"url": part.image_url.url, "at": len(text), "param": place})
+        return text, images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

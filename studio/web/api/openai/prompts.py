@@ -1,10 +1,12 @@
 """A request of the OpenAI-compatible API as the inference service gets it: with its tokens."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.protocols.inference_service import GenerationRequest
 from studio.protocols.tokenizer_service import PromptTokens, TemplateSource, TokenizerRequest
+from studio.services.chat import sent_images
 from studio.services.models import service_clients
 from studio.services.models.served_models import ServedModel
 from studio.settings import Settings
@@ -27,15 +29,18 @@ def build_request(
     an answer that the model continues.
 
     Raises:
-        InvalidError: The chat template cannot format the conversation or its functions.
+        InvalidError: The chat template cannot format the conversation, or the model sees no images.
         UnavailableError: The tokenizer service is not available.
 
     """
+    options, images = _take_images(settings, served, options)
 
     def rendered(kind: Literal["prompt", "answer"], row: dict[str, Any]) -> PromptTokens:
         request = TokenizerRequest(
             kind=kind,
             model=served.folder,
+            base=served.model,
+            max_pixels=served.max_pixels,
             row=row,
             chat_template=template,
             answer_start=answer_start,
@@ -51,6 +56,7 @@ def build_request(
         hint = "Use a model whose chat template shows functions and their calls, or send no tools."
         raise InvalidError(error.message, hint=hint, param="tools") from error
     asked = served.fill_in(options.options, options.model, prompt)
+    asked = asked.model_copy(update={"images": images})
     if options.has_tools:
         # The last turn is an example of a call; what is before it is the prompt.
         start, plain = prompt.places[0], rendered("prompt", _ANY_ROW)
@@ -60,3 +66,21 @@ def build_request(
     if options.kind == "answer":
         asked = asked.model_copy(update={"scored_from": prompt.places[0]})
     return asked, prompt.template_hash
+
+
+def _take_images(
+    settings: Settings, served: ServedModel, options: GenerationOptions
+) -> tuple[GenerationOptions, list[bytes]]:
+    """Return what is asked with its images fetched, and their files.
+
+    Raises:
+        InvalidError: The model cannot see them, or something is wrong with one.
+
+    """
+    messages = options.row.get("messages", [])
+    if not any("images" in message for message in messages):
+        return options, []
+    if not served.sees_images:
+        raise sent_images.unseen_error(options.model)
+    sent = sent_images.take(settings, messages)
+    return replace(options, row={**options.row, "messages": sent.messages}), sent.images
