@@ -197,6 +197,10 @@ def _spawn(module: str, owner: int) -> subprocess.Popen[bytes]:
 
 _spares: list[_Child] = []
 """Processes that were started early, for any template."""
+_MAX_PROCESSES = 4
+_used: list[weakref.ref["TemplateProcess"]] = []
+"""Whose processes live, the least recently used first."""
+_used_lock = threading.Lock()
 _renders_here = False
 _RENDERER = "transformers.utils.chat_template_utils"
 """Imported only where it is used: the process of a template has its own."""
@@ -225,12 +229,25 @@ def _take_child(module: str) -> _Child:
     return _Child(module)
 
 
+def _end_unused(used: "TemplateProcess") -> None:
+    """End the least recently used processes beyond `_MAX_PROCESSES`; they start again when asked.
+
+    Each takes 25 MB, and a template lives as long as the model or dataset that has it.
+    """
+    with _used_lock:
+        known = (ref() for ref in _used)
+        others = [one for one in known if one and one.child and one is not used]
+        _used[:] = map(weakref.ref, [*others, used])
+        for one in others[: max(0, len(_used) - _MAX_PROCESSES)]:
+            one.close_unless_asked()
+
+
 class TemplateProcess:
     """A chat template, in a process of its own that starts with the first conversation.
 
     The process is killed when it takes too long, ends, or writes what is no reply. A conversation
-    fails if that happens in a fresh process. It also ends with the thread that started it, and with
-    this object.
+    fails if that happens in a fresh process. It also ends with the thread that started it, with
+    this object, and when several others have been used since.
     """
 
     def __init__(
@@ -285,6 +302,14 @@ class TemplateProcess:
         if finalizer:
             finalizer()
 
+    def close_unless_asked(self) -> None:
+        """End the process if no thread waits for what it renders."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self._lock.release()
+
     def _render_here(
         self,
         conversations: Sequence[Sequence[Mapping[str, Any]]],
@@ -335,6 +360,7 @@ class TemplateProcess:
 
     def _start(self) -> _Child:
         """Return a process that is sealed and waits to be asked."""
+        _end_unused(self)
         if self.child and self.child.is_usable:
             return self.child
         self.close()

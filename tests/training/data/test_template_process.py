@@ -210,6 +210,32 @@ def test_process_that_was_started_early_is_used() -> None:
     assert (first.render([TURNS])[0], second.render([TURNS])[0]) == (["1"], ["2"])
 
 
+def test_few_processes_live_and_each_starts_again() -> None:
+    many = [TemplateProcess(str(number), {}) for number in range(7)]
+    first = many[0].render([TURNS])[0], many[0].child
+    assert first[1]
+    others = [one.render([TURNS])[0] for one in many[1:]]
+
+    assert others == [[str(number)] for number in range(1, 7)]
+    assert [one.child is not None for one in many] == [False] * 3 + [True] * 4
+    assert not first[1].is_usable
+    assert many[0].render([TURNS])[0] == first[0] == ["0"]
+    assert many[3].child is None
+
+
+def test_process_that_is_asked_is_not_ended() -> None:
+    slow = "{% for a in range(999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}slow"
+    busy, done = TemplateProcess(slow, {}), list[str]()
+    busy.render([[]])
+    thread = threading.Thread(target=lambda: done.extend(busy.render([[]])[0]))
+    thread.start()
+    for number in range(5):
+        TemplateProcess(str(number), {}).render([[]])
+    thread.join()
+
+    assert done == ["slow"]
+
+
 PARENT = """
 import sys
 from studio.training.data.template_process import TemplateProcess, start_early
