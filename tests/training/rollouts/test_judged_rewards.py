@@ -65,7 +65,7 @@ def test_endpoint_scores_answers_several_at_a_time(
     ("name", "words"),
     [
         ("endpoint:small", "There is no endpoint named small"),
-        ("run:7", "The reward model run:7 cannot be used"),
+        ("run:7", "The reward model run:7 does not work"),
         ("starter", "cannot be asked while another model trains"),
     ],
 )
