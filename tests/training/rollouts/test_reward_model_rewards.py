@@ -253,7 +253,7 @@ def test_damaged_reward_model_ends_the_run_with_the_reason(
 
     assert isinstance(failed, Failed)
     assert failed.code == "conflict"
-    assert failed.message.startswith("The reward model run:7 cannot be used.")
+    assert failed.message.startswith("The reward model run:7 does not work: ")
     assert failed.hint
 
 
@@ -261,7 +261,7 @@ def test_run_that_does_not_know_its_reward_model_ends(model: Path, tmp_path: Pat
     failed = tiny.last_event(train(tmp_path / "run", model, None, {}))
 
     assert isinstance(failed, Failed)
-    assert "The reward model run:7 cannot be used." in failed.message
+    assert "The reward model run:7 does not work: " in failed.message
 
 
 @pytest.mark.parametrize(
