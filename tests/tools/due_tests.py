@@ -1,7 +1,8 @@
 """Which slow tests are due: those of a suite whose code has changed since all of it last passed.
 
 `SUITES` lists the code that each suite tests. Its slow tests run when that code, the code of
-`COMMON` or `ANSWERS`, the test's own file, or a module of the suite that it imports has changed.
+`COMMON` or `BESIDE`, the test's own file, or a module of its suite or of `SHARED` that it names has
+changed.
 Tests marked `smoke` run on each push: together they cover every suite.
 
 `make test-all` runs everything, and if all passes, `python -m tests.tools.due_tests` records what
@@ -24,19 +25,24 @@ RECORD = "tests/passed.sha256"
 
 COMMON = (
     *("studio/training", "studio/methods", "studio/runner", "studio/worker/processes"),
-    *("studio/recipe/precision.py", "studio/metrics.py"),
-    *("constraints.txt", "tests/support", "tests/fakes"),
+    *("studio/recipe/precision.py", "studio/metrics.py", "constraints.txt"),
 )
-"""What every slow test depends on: what trains a model, and what tests share."""
+"""What every slow test depends on: what trains a model."""
 
-ANSWERS = ("studio/runner/inference", "studio/runner/judges", "studio/runner/tasks")
-"""What happens beside training: answering, judging, background tasks. No part of `COMMON`: tests of
-training that do not name it do not depend on it."""
+BESIDE = {
+    "studio/runner/inference": re.compile(r"studio\.runner\.(inference|work_main)"),
+    "studio/runner/judges": re.compile(r"studio\.runner\.(judges|work_main)"),
+    "studio/runner/tasks": re.compile(r"studio\.runner\.(tasks|work_main)"),
+    "studio/training/export": re.compile("export"),
+}
+"""What happens beside training, and what names it. No part of `COMMON`: tests of training that do
+not name it do not depend on it."""
+
+SHARED = ("tests/support", "tests/fakes")
+"""What tests of all suites share: each depends on the modules that it names."""
 
 APART = "# Only for benchmarks"
 """Where the pins of packages begin that no training and no test but those of benchmarks imports."""
-
-_NAMES_ANSWERS = re.compile(r"studio\.runner\.(inference|judges|tasks|work_main)")
 
 LANGUAGES = ("studio/locale",)
 """Translations: only tests in a browser that name a language read any."""
@@ -87,7 +93,7 @@ class Fingerprints:
             digest = hashlib.sha256()
             for path in _files(self.root / name):
                 relative = path.relative_to(self.root).as_posix()
-                if name not in ANSWERS and relative.startswith(ANSWERS):
+                if name not in BESIDE and relative.startswith(tuple(BESIDE)):
                     continue
                 digest.update(f"{relative}\n{_content(path)}\n".encode())
             self.known[name] = digest.hexdigest()
@@ -148,10 +154,11 @@ def _files(path: Path) -> list[Path]:
 
 def dependencies(root: Path) -> Iterator[str]:
     """Yield all that the slow tests of the suites depend on."""
-    yield from (*COMMON, *ANSWERS, *LANGUAGES)
-    for suite, code in SUITES.items():
+    yield from (*COMMON, *BESIDE, *LANGUAGES, "tests/conftest.py")
+    for code in SUITES.values():
         yield from code
-        modules = sorted((root / suite).rglob("*.py"))
+    for folder in (*SUITES, *SHARED):
+        modules = sorted((root / folder).rglob("*.py"))
         yield from (path.relative_to(root).as_posix() for path in modules)
 
 
@@ -175,34 +182,34 @@ def depends_on(item: pytest.Item) -> set[str]:
     if suite is None:
         return set()
     imported = _imported(path, suite)
-    helpers = (name for name in imported if not Path(name).name.startswith("test_"))
-    has_answers = suite != "tests/training" or any(map(_names_answers, (path, *helpers)))
-    answers = ANSWERS if has_answers else ()
-    languages = LANGUAGES if suite == "tests/e2e" and _names_language(path) else ()
-    return {*COMMON, *answers, *languages, *SUITES[suite], *_scripts(suite), *imported, path}
+    own = (name for name in imported if name.startswith(suite))
+    texts = [_text(path), *(_text(one) for one in own if not Path(one).name.startswith("test_"))]
+    beside = (
+        name
+        for name, names_it in BESIDE.items()
+        if suite != "tests/training" or any(map(names_it.search, texts))
+    )
+    languages = LANGUAGES if suite == "tests/e2e" and _NAMES_LANGUAGE.search(_text(path)) else ()
+    return {*COMMON, *beside, *languages, *SUITES[suite], *_scripts(suite), *imported, path}
 
 
 @cache
-def _names_answers(path: str) -> bool:
-    return bool(_NAMES_ANSWERS.search((ROOT / path).read_text("utf-8")))
-
-
-@cache
-def _names_language(path: str) -> bool:
-    return bool(_NAMES_LANGUAGE.search((ROOT / path).read_text("utf-8")))
+def _text(path: str) -> str:
+    return (ROOT / path).read_text("utf-8")
 
 
 @cache
 def _imported(path: str, suite: str) -> frozenset[str]:
-    """Return the modules of its suite that a test file needs: imports, theirs, and conftests."""
+    """Return the modules of tests that a test file needs: what it names, and conftests name."""
     folders = [folder.as_posix() for folder in Path(path).parents]
-    conftests = (f"{folder}/conftest.py" for folder in folders if folder.startswith(suite))
+    conftests = (f"{folder}/conftest.py" for folder in folders if folder.startswith("tests"))
     found = {name for name in conftests if (ROOT / name).exists()}
     waiting = [path, *found]
+    places = tuple(f"{folder}/" for folder in (suite, *SHARED))
     while waiting:
-        own = {name for name in _imports(waiting.pop()) if name.startswith(f"{suite}/")}
-        waiting += own - found
-        found |= own
+        named = {name for name in _named(waiting.pop()) if name.startswith(places)}
+        waiting += named - found
+        found |= named
     return frozenset(found)
 
 
@@ -217,10 +224,20 @@ def _scripts(suite: str) -> frozenset[str]:
 
 
 @cache
+def _named(path: str) -> frozenset[str]:
+    """Return the modules of tests that a file imports, and those of `SHARED` that it starts."""
+    started = (f"tests/{folder}/{name}.py" for folder, name in _STARTS.findall(_text(path)))
+    return _imports(path) | {name for name in started if (ROOT / name).exists()}
+
+
+_STARTS = re.compile(r"""(support|fakes)(?:\.|/|" / ")(\w+)""")
+
+
+@cache
 def _imports(path: str) -> frozenset[str]:
     """Return the modules of tests that a file imports."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+    for node in ast.walk(ast.parse(_text(path))):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):

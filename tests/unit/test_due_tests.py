@@ -6,17 +6,28 @@ from pathlib import Path
 import pytest
 
 from tests.tools import due_tests
-from tests.tools.due_tests import ANSWERS, APART, COMMON, LANGUAGES, ROOT, SUITES, Fingerprints
+from tests.tools.due_tests import (
+    APART,
+    BESIDE,
+    COMMON,
+    LANGUAGES,
+    ROOT,
+    SHARED,
+    SUITES,
+    Fingerprints,
+)
 
 MODULE = '"""A module."""\n\nLIMIT = 3\n"""How many."""\n\n\ndef get() -> int:\n    return LIMIT\n'
 TEST = "def test_it() -> None: ...\n"
 TEST_FILE = "tests/openai/test_it.py"
+ANSWERS = "studio/runner/inference"
+EVERYTHING = {*COMMON, *BESIDE, *LANGUAGES, *chain(*SUITES.values()), "tests/conftest.py"}
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Make a project with one module in each place and one slow test; all tests have passed."""
-    for name in {*COMMON, *ANSWERS, *LANGUAGES, *chain(*SUITES.values())}:
+    for name in {*EVERYTHING, *SHARED}:
         is_file = name.endswith((".py", ".txt", ".md"))
         path = tmp_path / name if is_file else tmp_path / name / "module.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +49,8 @@ def test_nothing_is_due_after_passing(project: Path) -> None:
 def test_everything_is_due_without_record(project: Path) -> None:
     (project / due_tests.RECORD).unlink()
 
-    everything = {*COMMON, *ANSWERS, *LANGUAGES, *chain(*SUITES.values()), TEST_FILE}
-    assert changed(project) == everything
+    shared = {f"{folder}/module.py" for folder in SHARED}
+    assert changed(project) == {*EVERYTHING, *shared, TEST_FILE}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,7 @@ def test_unrecorded_file_counts_as_changed(project: Path) -> None:
 def test_tests_of_training_depend_on_answers_only_if_they_name_them(
     project: Path, request: pytest.FixtureRequest
 ) -> None:
-    (project / ANSWERS[0] / "module.py").write_text("LIMIT = 4\n", "utf-8")
+    (project / ANSWERS / "module.py").write_text("LIMIT = 4\n", "utf-8")
     needs = {
         name: due_tests.depends_on(slow_test(request, f"tests/{name}.py"))
         for name in (
@@ -109,11 +120,29 @@ def test_tests_of_training_depend_on_answers_only_if_they_name_them(
         )
     }
 
-    assert changed(project) == {ANSWERS[0]}
-    assert {name: ANSWERS[0] in found for name, found in needs.items()} == {
+    assert changed(project) == {ANSWERS}
+    assert {name: ANSWERS in found for name, found in needs.items()} == {
         "training/runs/test_classification": True,
         "training/runs/test_runs": False,
         "worker/test_loop": True,
+    }
+
+
+def test_code_of_exports_is_no_part_of_the_code_of_training(
+    project: Path, request: pytest.FixtureRequest
+) -> None:
+    exports = "studio/training/export"
+    (project / exports / "module.py").write_text("LIMIT = 4\n", "utf-8")
+    found = {
+        name: exports in due_tests.depends_on(slow_test(request, f"tests/training/{name}.py"))
+        for name in ("export/test_export", "models/test_loftq", "memory/test_memory")
+    }
+
+    assert changed(project) == {exports}
+    assert found == {
+        "export/test_export": True,
+        "models/test_loftq": True,
+        "memory/test_memory": False,
     }
 
 
@@ -140,6 +169,24 @@ def test_modules_that_a_test_imports_count(request: pytest.FixtureRequest) -> No
         "tests/training/runs/test_token_models.py",
     }
     assert "tests/training/models/mixed_answers.py" not in own
+
+
+@pytest.mark.parametrize(
+    ("test", "named", "unnamed"),
+    [
+        ("worker/test_tasks", {"fakes/runner", "fakes/task", "support/waiting"}, "fakes/exporter"),
+        ("worker/test_loop", {"fakes/inference_service", "fakes/runner"}, "support/presses"),
+        ("e2e/site/test_pages", {"support/pages", "fakes/hub_server"}, "fakes/s3_signature"),
+    ],
+    ids=["started", "served", "in a browser"],
+)
+def test_shared_modules_count_where_they_are_named(
+    test: str, named: set[str], unnamed: str, request: pytest.FixtureRequest
+) -> None:
+    needs = due_tests.depends_on(slow_test(request, f"tests/{test}.py"))
+
+    assert needs >= {f"tests/{name}.py" for name in named}
+    assert f"tests/{unnamed}.py" not in needs
 
 
 def slow_test(request: pytest.FixtureRequest, path: str) -> pytest.Item:
@@ -177,15 +224,11 @@ def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
     items["smoke"].add_marker("slow")
     items["smoke"].add_marker("smoke")
 
-    files = (
+    needs = due_tests.depends_on(items["slow"])
+    assert needs >= {*COMMON, *BESIDE, *SUITES["tests/openai"], "tests/conftest.py"}
+    assert {name for name in needs if name.startswith("tests/openai/")} == {
         f"tests/openai/{name}.py"
         for name in ("__init__", "client", "images", "test_clients", "vectors")
-    )
-    assert due_tests.depends_on(items["slow"]) == {
-        *COMMON,
-        *ANSWERS,
-        *SUITES["tests/openai"],
-        *files,
     }
     assert due_tests.depends_on(items["faults"]) == due_tests.depends_on(items["slow"])
     assert due_tests.depends_on(items["smoke"]) == due_tests.depends_on(items["unmarked"]) == set()
