@@ -32,7 +32,10 @@ from tests.security.escaped_templates import TEMPLATE
 from tests.security.grader_attacks import MODULES, Attack, attacks
 from tests.support.tokenizer_services import CHATML, run_tokenizer_service, write_model
 
-pytestmark = pytest.mark.skipif(bool(seal_status().reason), reason=seal_status().text)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(seal_status().reason), reason=seal_status().text),
+]
 
 ELSEWHERE = {"signal: environment", "signal: a file left open"}
 """A forked child has its parent's environment, in which no secret is: `test_secrets.py`. Which

@@ -62,6 +62,8 @@ SUITES: dict[str, tuple[str, ...]] = {
     "tests/worker": ("studio/worker", "studio/services/tasks", "studio/services/exports"),
     "tests/commands": ("studio/commands", "studio/client"),
     "tests/openai": ("studio/services/openai", "studio/web/api/openai", "studio/graders"),
+    "tests/web": ("studio/web", "studio/services", "studio/recipe", "studio/db", "templates"),
+    "tests/security": ("studio/graders", "studio/processes", "studio/intake"),
     "tests/e2e": (
         *("templates", "static/css", "static/js", "studio/web"),
         *("studio/client", "README.md"),

@@ -53,6 +53,8 @@ from tests.support.visitors import Visitors, make_visitors
 from tests.unit.graders.test_schema import CHECK
 from tests.unit.weights import safetensors_folders
 
+pytestmark = pytest.mark.slow
+
 WAYS = RouteTable((*PAGES, *API))
 Offer = tuple[str, str]
 """A method and an address."""

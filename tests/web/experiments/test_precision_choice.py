@@ -91,6 +91,7 @@ def test_openai_job_defaults_to_recommended_precision(client: TestClient) -> Non
     assert named["x_studio"]["precision"] == {"name": "bf16", "chosen_by": "user", "reason": ""}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(
     ("machine", "title"),
