@@ -197,7 +197,7 @@ def tokenise_validation(
     """Tokenise the validation rows exactly as the run does."""
     rows = _load_rows(recipe, spec)
     has_template = recipe.has_chat_template and _has_conversations(rows)
-    template = chat_templates.ChatTemplate(tokenizer) if has_template else None
+    template = chat_templates.load(tokenizer) if has_template else None
     tokenise = tokenisation.tokenise if recipe.has_chat_template else prompt_answer_batches.tokenise
     if recipe.images is not None:
         tokenise = image_batches.tokenise
@@ -319,7 +319,7 @@ def _make_template(
     if not has_turns or heads.encoder_of(config) is not None:
         return None
     chat_templates.set_chat_template(tokenizer, recipe.data.chat_template)
-    return chat_templates.ChatTemplate(tokenizer)
+    return chat_templates.load(tokenizer)
 
 
 def _require_support(recipe: Recipe) -> None:

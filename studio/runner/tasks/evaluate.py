@@ -144,7 +144,7 @@ def _load_template(
     if not has_turns or heads.encoder_of(model.config) is not None:
         return None
     chat_templates.set_chat_template(tokenizer, job.chat_template)
-    return chat_templates.ChatTemplate(tokenizer)
+    return chat_templates.load(tokenizer)
 
 
 def _read_results(path: Path) -> dict[int, RowResult]:

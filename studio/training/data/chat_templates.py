@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
 from typing import Any, Literal, Protocol
+from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedTokenizerBase
 
@@ -230,6 +231,24 @@ def set_chat_template(
     text = _TEMPLATES[choice]
     opening = "bos_token" if _opens_with_bos(tokenizer) else "''"
     tokenizer.chat_template = text.replace("BOS", opening).replace("'END'", "eos_token")
+
+
+_Key = tuple[str, dict[str, Any], int]
+_loaded: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[_Key, "ChatTemplate"]] = (
+    WeakKeyDictionary()
+)
+
+
+def load(tokenizer: PreTrainedTokenizerBase) -> "ChatTemplate":
+    """Return a tokenizer's chat template, the same one until it or the special tokens change.
+
+    Each has a process, which takes a third of a second to start.
+    """
+    key = (tokenizer.get_chat_template(), dict(tokenizer.special_tokens_map), len(tokenizer))
+    known = _loaded.get(tokenizer)
+    if known is None or known[0] != key:
+        known = _loaded[tokenizer] = (key, ChatTemplate(tokenizer))
+    return known[1]
 
 
 class ChatTemplate:

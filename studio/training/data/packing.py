@@ -151,7 +151,7 @@ def load_template(
     if all(row.text is not None for row in rows):
         return None
     chat_templates.set_chat_template(tokenizer, request.chat_template)
-    return ChatTemplate(tokenizer)
+    return chat_templates.load(tokenizer)
 
 
 def _trained_numbers(window: PackingWindow, file: BinaryIO) -> range | list[int]:

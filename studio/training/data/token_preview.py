@@ -299,7 +299,7 @@ def _preview_template(
     refused, text = "", ""
     try:
         chat_templates.set_chat_template(tokenizer, name)
-        (written,) = ChatTemplate(tokenizer).render([cut_after_last_answer(row)])
+        (written,) = chat_templates.load(tokenizer).render([cut_after_last_answer(row)])
         text = written.text
         pieces = list(_split_answers(text[:MAX_PREVIEW_CHARACTERS], written.answers))
     except TrainingError as error:
@@ -351,7 +351,7 @@ def tokenise_answer(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
     """
     row = rated_answer(_parse_row(request))
     chat_templates.set_chat_template(tokenizer, request.chat_template)
-    (labelled,) = label_rows([row], ChatTemplate(tokenizer), tokenizer)
+    (labelled,) = label_rows([row], chat_templates.load(tokenizer), tokenizer)
     places = [place for place, label in enumerate(labelled.labels) if label != IGNORE_INDEX]
     if not places:
         raise InvalidError("The answer has no tokens.", param="messages")
@@ -370,7 +370,7 @@ def tokenise_solution(
     """
     row = _parse_row(request)
     chat_templates.set_chat_template(tokenizer, request.chat_template)
-    ids, labels = rated_steps.tokenise_steps(row, ChatTemplate(tokenizer), tokenizer)
+    ids, labels = rated_steps.tokenise_steps(row, chat_templates.load(tokenizer), tokenizer)
     ends = [place for place, label in enumerate(labels) if label != IGNORE_INDEX]
     size = request.max_length
     return PromptTokens(ids=ids[:size], stops=[], places=[end for end in ends if end < size])
@@ -411,7 +411,7 @@ def tokenise_prompt(request: TokenizerRequest, tokenizer: PreTrainedTokenizerBas
         ids = prompt_answer.prompt_ids(text, tokenizer, request.max_length)
         return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id], spoken=spoken)
     chat_templates.set_chat_template(tokenizer, request.chat_template)
-    template = ChatTemplate(tokenizer)
+    template = chat_templates.load(tokenizer)
     messages = request.row["messages"]
     ids = _tokenise_started_answer(
         template.render_prompt(messages), request.answer_start, tokenizer

@@ -40,7 +40,7 @@ def make_tokeniser(
     def write(rows: Sequence[TrainingRow]) -> Iterator[LabelledRow]:
         if not templates and any(row.text is None for row in rows):
             chat_templates.set_chat_template(tokenizer, chat_template)
-            templates.append(ChatTemplate(tokenizer))
+            templates.append(chat_templates.load(tokenizer))
         return label_rows(rows, templates[0] if templates else None, tokenizer)
 
     return write

@@ -27,8 +27,7 @@ from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.precision import PRECISIONS, DType
 from studio.training import artifacts, job, model_card, sentence_files
-from studio.training.data import image_messages
-from studio.training.data.chat_templates import ChatTemplate
+from studio.training.data import chat_templates, image_messages
 from studio.training.data.image_batches import ImageCollator
 from studio.training.data.tokenisation import Examples
 from studio.training.evaluation import perplexity
@@ -317,7 +316,9 @@ def _generation(source: ExportSource, family: str) -> dict[str, Any]:
 
 def _stop_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return (
-        ChatTemplate(tokenizer).stop_tokens if tokenizer.chat_template else [tokenizer.eos_token_id]
+        chat_templates.load(tokenizer).stop_tokens
+        if tokenizer.chat_template
+        else [tokenizer.eos_token_id]
     )
 
 

@@ -108,3 +108,16 @@ def test_reasoning_is_trained_on_when_template_renders_it(key: str) -> None:
     )
 
     assert tiny.trained_texts(examples, reader)[0] == ["<think>One more than 2.</think>3<|im_end|>"]
+
+
+def test_template_is_loaded_once_until_it_changes() -> None:
+    reader = tiny.tokenizer()
+    chat_templates.set_chat_template(reader, "chatml")
+    first = chat_templates.load(reader)
+    assert chat_templates.load(reader) is first
+
+    chat_templates.set_chat_template(reader, "plain")
+    second = chat_templates.load(reader)
+    assert second.hash != first.hash
+    reader.add_special_tokens({"additional_special_tokens": ["<|end|>"]})
+    assert chat_templates.load(reader) is not second

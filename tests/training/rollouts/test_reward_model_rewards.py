@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.precision import PRECISIONS
 from studio.runner.execution import execute_run
 from studio.training import reward_models
+from studio.training.data import template_process
 from studio.training.precision import matmul_precision
 from studio.training.stop_handler import StopHandler
 from tests.training import tiny
@@ -300,3 +302,16 @@ def test_scores_do_not_depend_on_what_is_read_together(full: RunDir) -> None:
         together = loaded.score(rows)
 
     assert together == pytest.approx(alone, abs=1e-6)
+
+
+def test_all_answers_are_written_out_by_one_process(
+    full: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = Mock(side_effect=template_process._spawn)
+    monkeypatch.setattr(template_process, "_spawn", spawn)
+    loaded = reward_models.load_all({NAME: judge_of(full)}, [NAME])[NAME]
+    for size in range(5):
+        answer = {"role": "assistant", "content": "is " * size}
+        loaded.tokenise([{"role": "user", "content": "What?"}, answer])
+
+    assert spawn.call_count <= 1

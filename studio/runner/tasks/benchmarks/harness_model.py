@@ -59,7 +59,7 @@ def lay_out(job: BenchmarkJob, work: Path) -> HarnessModel:
     template = None
     if tokenizer.chat_template or job.chat_template != "model":
         chat_templates.set_chat_template(tokenizer, job.chat_template)
-        template = ChatTemplate(tokenizer)
+        template = chat_templates.load(tokenizer)
     tokenizer.save_pretrained(work / "tokenizer")
     arguments = {"tokenizer": str(work / "tokenizer")}
     if _is_loaded_alike(request, tokenizer):
