@@ -6,8 +6,9 @@
 #
 # It listens on all addresses, because a container's loopback is not reachable from outside, so it
 # requires accounts: the log has a link to create the first administrator. Publish the port on
-# 127.0.0.1 as above, or put a TLS proxy in front: see docs/security.md. To reach the studio by a name
-# other than localhost, set STUDIO_ALLOWED_HOSTS.
+# 127.0.0.1 as above, or put a TLS proxy in front: deploy/compose.yaml does. To reach the studio by a
+# name other than localhost, set STUDIO_ALLOWED_HOSTS. Nothing outlives a container, so runs save a
+# checkpoint when it is stopped; give them time for it: docker stop --time 660.
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /source
@@ -19,6 +20,7 @@ FROM python:3.11-slim-bookworm AS web
 ENV PYTHONUNBUFFERED=1 \
     STUDIO_HOME=/data \
     STUDIO_SIGN_IN=accounts \
+    STUDIO_ON_STOP=drain \
     STUDIO_ALLOWED_HOSTS=localhost,127.0.0.1,[::1]
 RUN useradd --uid 10001 --create-home studio \
  && install --directory --mode 0700 --owner studio --group studio /data
