@@ -62,7 +62,7 @@ LESSONS = (
     Lesson("regress", "numbers", 0.3, 1e-3, 3e-4),
     Lesson("tokens", "entities", 0.9, 1e-3, 3e-4),
     Lesson("embed", "pairs", 0.6, 3e-3, 5e-4, steps=40, batch=32, metric="eval_mrr_at_10"),
-    Lesson("rerank", "pairs", 0.7, 1e-3, 5e-4, steps=300, batch=32, metric="eval_mrr_at_10"),
+    Lesson("rerank", "pairs", 0.65, 1e-3, 5e-4, steps=300, batch=32, metric="eval_mrr_at_10"),
 )
 
 
