@@ -172,6 +172,7 @@ def test_sign_in_and_live_metrics_pass_the_proxy(studio: Studio, proxy: httpx2.C
         with unit_of_work(engine) as db:
             attempts.apply_events(db, runs.get(db, run_id), [metrics_event(7)], 100)
         assert any(line.startswith("data:") and _STEP.search(line) for line in lines)
+    wait_until(lambda: "\nstudio_stream_viewers 0.0\n" in proxy.get("/metrics").text)
     engine.dispose()
 
 
