@@ -63,6 +63,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "tests/commands": ("studio/commands", "studio/client"),
     "tests/openai": ("studio/services/openai", "studio/web/api/openai", "studio/graders"),
     "tests/web": ("studio/web", "studio/services", "studio/recipe", "studio/db", "templates"),
+    "tests/contract": ("studio", "templates", "static/css", "static/js", "pyproject.toml"),
     "tests/security": ("studio/graders", "studio/processes", "studio/intake"),
     "tests/e2e": (
         *("templates", "static/css", "static/js", "studio/web"),

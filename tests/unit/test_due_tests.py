@@ -76,7 +76,7 @@ def test_code_change_counts_as_changed(project: Path, old: str, new: str) -> Non
     path = project / "studio" / "training" / "module.py"
     path.write_text(MODULE.replace(old, new), "utf-8")
 
-    assert changed(project) == {"studio/training"}
+    assert changed(project) == {"studio", "studio/training"}
 
 
 def test_new_renamed_and_pinned_files_count_as_changed(project: Path) -> None:
@@ -85,7 +85,7 @@ def test_new_renamed_and_pinned_files_count_as_changed(project: Path) -> None:
     old.rename(old.with_name("renamed.py"))
     (project / "constraints.txt").write_text("torch==2.14.0\n", "utf-8")
 
-    assert changed(project) == {"studio/methods", "studio/runner", "constraints.txt"}
+    assert changed(project) == {"studio", "studio/methods", "studio/runner", "constraints.txt"}
 
 
 def test_pins_of_benchmarks_are_apart(project: Path) -> None:
