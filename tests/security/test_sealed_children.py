@@ -39,7 +39,7 @@ pytestmark = [
 
 ELSEWHERE = {"signal: environment", "signal: a file left open"}
 """A forked child has its parent's environment, in which no secret is: `test_secrets.py`. Which
-files are open is told below."""
+files are open is tested below."""
 COPIED = "process: dup"
 """A reader may copy its own descriptors: mapping a file does."""
 ATTACKS = [attack for attack in attacks() if attack.name not in ELSEWHERE]

@@ -1,4 +1,4 @@
-"""Images with URLs: downloaded once each, within limits; the reason is told if they cannot be."""
+"""Images with URLs: downloaded once each, within limits; with the reason if they cannot be."""
 
 import json
 from typing import Any

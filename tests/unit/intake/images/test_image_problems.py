@@ -1,4 +1,4 @@
-"""Images that cannot be used: their rows are left out, and the reason is told."""
+"""Images that cannot be used: their rows are left out, with the reason."""
 
 import io
 import json
