@@ -14,6 +14,8 @@ from studio.services.datasets import datasets
 from studio.services.runs import artifacts, runs
 from tests.security.raw_requests import Target, send_raw
 
+pytestmark = pytest.mark.smoke
+
 STEPS = st.sampled_from(
     ["..", ".", "", "....", "%2e%2e", "%252e%252e", "..%2f..", "..%5c..", "..\\..", "..;", "a"]
 ) | st.sampled_from(

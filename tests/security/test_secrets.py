@@ -20,6 +20,8 @@ from studio.settings import SECRETS, Settings
 from studio.worker.processes import process
 from tests.security.raw_requests import Target
 
+pytestmark = pytest.mark.smoke
+
 WORD = st.from_regex(r"[A-Za-z0-9]{20,40}", fullmatch=True).map(str)
 SHAPES = st.sampled_from(
     [

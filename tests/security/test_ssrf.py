@@ -17,6 +17,8 @@ from studio.services.datasets import import_sources as services
 from studio.settings import Settings
 from tests.security.raw_requests import Target
 
+pytestmark = pytest.mark.smoke
+
 INSIDE = st.sampled_from(
     [row.network for row in INTERNAL_NETWORKS if isinstance(row.network, IPv4Network)]
 ).flatmap(lambda network: st.ip_addresses(v=4, network=network))

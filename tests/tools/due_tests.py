@@ -1,9 +1,11 @@
-"""Which slow tests are due: those of a suite whose code has changed since all of it last passed.
+"""Which tests are due: those of a suite whose code has changed since all of it last passed.
 
 `SUITES` lists the code that each suite tests. Its slow tests run when that code, the code of
 `COMMON` or `BESIDE`, the test's own file, or a module of its suite or of `SHARED` that it names has
-changed.
-Tests marked `smoke` run on each push: together they cover every suite.
+changed. Its quick tests run when anything of the studio has changed.
+
+Tests marked `smoke` run on each push: together they cover every suite. So do tests outside the
+suites, and the quick ones of `tests/contract`.
 
 `make test-all` runs everything, and if all passes, `python -m tests.tools.due_tests` records what
 it passed with in `tests/passed.sha256`.
@@ -27,7 +29,7 @@ COMMON = (
     *("studio/training", "studio/methods", "studio/runner", "studio/worker/processes"),
     *("studio/recipe/precision.py", "studio/metrics.py", "constraints.txt"),
 )
-"""What every slow test depends on: what trains a model."""
+"""What every suite depends on: what trains a model."""
 
 BESIDE = {
     "studio/runner/inference": re.compile(r"studio\.runner\.(inference|work_main)"),
@@ -71,6 +73,9 @@ SUITES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Folders of tests, and the code that their slow tests are about."""
+
+ANYTHING = ("studio", "templates", "static/css", "static/js", "migrations", "pyproject.toml")
+"""What the quick tests of all suites depend on."""
 
 _SLOW = ("slow", "e2e", "faults")
 """Marks of slow tests."""
@@ -156,8 +161,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def dependencies(root: Path) -> Iterator[str]:
-    """Yield all that the slow tests of the suites depend on."""
-    yield from (*COMMON, *BESIDE, *LANGUAGES, "tests/conftest.py")
+    """Yield all that the tests of the suites depend on."""
+    yield from (*COMMON, *BESIDE, *LANGUAGES, *ANYTHING, "tests/conftest.py")
     for code in SUITES.values():
         yield from code
     for folder in (*SUITES, *SHARED):
@@ -166,7 +171,7 @@ def dependencies(root: Path) -> Iterator[str]:
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests that are not due, unless all are asked for, or some by name."""
+    """Leave out tests that are not due, unless all are asked for, or some by name."""
     if config.getoption("all") or any("::" in argument for argument in config.args):
         return
     needs = {item: names for item in items if (names := depends_on(item))}
@@ -177,12 +182,12 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def depends_on(item: pytest.Item) -> set[str]:
-    """Return what a slow test depends on; nothing if it runs each time."""
-    if item.get_closest_marker("smoke") or not any(map(item.get_closest_marker, _SLOW)):
-        return set()
+    """Return what a test depends on; nothing if it runs each time."""
     path = item.path.relative_to(ROOT).as_posix()
     suite = next((name for name in SUITES if path.startswith(f"{name}/")), None)
-    if suite is None:
+    is_quick = not any(map(item.get_closest_marker, _SLOW))
+    always = item.get_closest_marker("smoke") or (is_quick and suite == "tests/contract")
+    if suite is None or always:
         return set()
     imported = _imported(path, suite)
     own = (name for name in imported if name.startswith(suite))
@@ -193,7 +198,8 @@ def depends_on(item: pytest.Item) -> set[str]:
         if suite != "tests/training" or any(map(names_it.search, texts))
     )
     languages = LANGUAGES if suite == "tests/e2e" and _NAMES_LANGUAGE.search(_text(path)) else ()
-    return {*COMMON, *beside, *languages, *SUITES[suite], *_scripts(suite), *imported, path}
+    code = ANYTHING if is_quick else SUITES[suite]
+    return {*COMMON, *beside, *languages, *code, *_scripts(suite), *imported, path}
 
 
 @cache

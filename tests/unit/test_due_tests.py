@@ -1,4 +1,4 @@
-"""When slow tests are due: a changed line of code counts, a changed docstring does not."""
+"""When tests are due: a changed line of code counts, a changed docstring does not."""
 
 from itertools import chain
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from tests.tools import due_tests
 from tests.tools.due_tests import (
+    ANYTHING,
     APART,
     BESIDE,
     COMMON,
@@ -21,7 +22,14 @@ MODULE = '"""A module."""\n\nLIMIT = 3\n"""How many."""\n\n\ndef get() -> int:\n
 TEST = "def test_it() -> None: ...\n"
 TEST_FILE = "tests/openai/test_it.py"
 ANSWERS = "studio/runner/inference"
-EVERYTHING = {*COMMON, *BESIDE, *LANGUAGES, *chain(*SUITES.values()), "tests/conftest.py"}
+EVERYTHING = {
+    *COMMON,
+    *BESIDE,
+    *LANGUAGES,
+    *ANYTHING,
+    *chain(*SUITES.values()),
+    "tests/conftest.py",
+}
 
 
 @pytest.fixture
@@ -190,10 +198,7 @@ def test_shared_modules_count_where_they_are_named(
 
 
 def slow_test(request: pytest.FixtureRequest, path: str) -> pytest.Item:
-    module = pytest.Module.from_parent(request.session, path=ROOT / path)
-    item = pytest.Function.from_parent(module, name="slow", callobj=lambda: None)
-    item.add_marker("slow")
-    return item
+    return make_test(request, path, "slow")
 
 
 def test_missing_file_raises_error(project: Path) -> None:
@@ -209,20 +214,20 @@ def test_all_suite_dependencies_exist() -> None:
     assert all(found.get(name) for name in due_tests.dependencies(ROOT))
 
 
+def make_test(request: pytest.FixtureRequest, path: str, *marks: str) -> pytest.Item:
+    module = pytest.Module.from_parent(request.session, path=ROOT / path)
+    item = pytest.Function.from_parent(module, name="test", callobj=lambda: None)
+    for mark in marks:
+        item.add_marker(mark)
+    return item
+
+
 def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
     request: pytest.FixtureRequest,
 ) -> None:
-    module = pytest.Module.from_parent(
-        request.session, path=ROOT / "tests" / "openai" / "test_clients.py"
-    )
-    items = {
-        mark: pytest.Function.from_parent(module, name=mark, callobj=lambda: None)
-        for mark in ("slow", "faults", "smoke", "unmarked")
-    }
-    items["faults"].add_marker("faults")
-    items["slow"].add_marker("slow")
-    items["smoke"].add_marker("slow")
-    items["smoke"].add_marker("smoke")
+    path = "tests/openai/test_clients.py"
+    items = {mark: make_test(request, path, mark) for mark in ("slow", "faults")}
+    items["smoke"] = make_test(request, path, "slow", "smoke")
 
     needs = due_tests.depends_on(items["slow"])
     assert needs >= {*COMMON, *BESIDE, *SUITES["tests/openai"], "tests/conftest.py"}
@@ -231,4 +236,18 @@ def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
         for name in ("__init__", "client", "images", "test_clients", "vectors")
     }
     assert due_tests.depends_on(items["faults"]) == due_tests.depends_on(items["slow"])
-    assert due_tests.depends_on(items["smoke"]) == due_tests.depends_on(items["unmarked"]) == set()
+    assert due_tests.depends_on(items["smoke"]) == set()
+
+
+@pytest.mark.parametrize("suite", sorted({*SUITES} - {"tests/contract"}))
+def test_quick_tests_of_suites_depend_on_the_whole_studio(
+    suite: str, request: pytest.FixtureRequest
+) -> None:
+    path = min((ROOT / suite).rglob("test_*.py")).relative_to(ROOT).as_posix()
+
+    assert due_tests.depends_on(make_test(request, path)) >= {*COMMON, *ANYTHING, path}
+
+
+@pytest.mark.parametrize("path", ["contract/test_code_rules.py", "unit/test_due_tests.py"])
+def test_quick_tests_of_code_always_run(path: str, request: pytest.FixtureRequest) -> None:
+    assert due_tests.depends_on(make_test(request, f"tests/{path}")) == set()

@@ -26,6 +26,8 @@ from studio.worker.processes.launcher import LocalLauncher
 from tests.support import waiting
 from tests.support.factories import make_run
 
+pytestmark = pytest.mark.smoke
+
 FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 PATIENCE_SECONDS = 30
 

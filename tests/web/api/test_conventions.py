@@ -16,6 +16,8 @@ from studio.services.accounts import idempotency_keys
 from studio.settings import Settings
 from tests.support.factories import make_finished_run, make_run
 
+pytestmark = pytest.mark.smoke
+
 RECIPE = {"base_model": "starter", "dataset": "starter"}
 KEY = {"Idempotency-Key": "k"}
 ROWS = "".join(json.dumps({"text": f"row {i}"}) + "\n" for i in range(3))

@@ -8,6 +8,8 @@ from studio.settings import Settings
 from studio.web.app import create_app
 from studio.web.auth.security_headers import SECURITY_HEADERS
 
+pytestmark = pytest.mark.smoke
+
 BODY = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
@@ -10,6 +11,8 @@ from studio.protocols.events import Sampled
 from studio.services.runs import attempts
 from tests.support.factories import make_finished_run, make_running, metrics_event
 from tests.support.page_reader import Node, parse_page
+
+pytestmark = pytest.mark.smoke
 
 
 def shown(client: TestClient, query: str) -> Node:

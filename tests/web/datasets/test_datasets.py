@@ -16,6 +16,8 @@ from studio.web.app import create_app
 from tests.support.factories import make_run
 from tests.support.page_reader import Node, field_error, field_value, form_fields, parse_page
 
+pytestmark = pytest.mark.smoke
+
 ROW = b'{"prompt": "Who?", "completion": "Me."}\n'
 HOSTILE = (
     b'{"prompt": "<script>alert(1)</script>", "completion": "{{ 7*7 }} <img src=x onerror=y>"}\n'

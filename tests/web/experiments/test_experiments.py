@@ -15,6 +15,8 @@ from studio.web.forms.recipe_form import fieldset
 from tests.support.factories import make_finished_run, make_run
 from tests.support.page_reader import Node, field_error, field_value, form_fields, parse_page
 
+pytestmark = pytest.mark.smoke
+
 RECIPE = METHODS["sft"].recipe
 
 

@@ -20,6 +20,8 @@ from studio.services.runs import runs
 from tests.support.factories import make_finished_run, make_recipe
 from tests.support.page_reader import Node, field_error, field_value, form_fields, parse_page
 
+pytestmark = pytest.mark.smoke
+
 FULL = {"adapter": {"kind": "full"}}
 RATE = "optimisation.learning_rate"
 

@@ -18,6 +18,8 @@ from tests.support.factories import make_finished_run, make_recipe, make_run
 from tests.support.page_reader import Node, parse_page
 from tests.support.visitors import make_visitors
 
+pytestmark = pytest.mark.smoke
+
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
 
 

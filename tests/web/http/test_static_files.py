@@ -18,6 +18,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from hatch_build import replace_folder
 from studio.web.rendering.static_files import CachedStaticFiles, StaticFolder
 
+pytestmark = pytest.mark.smoke
+
 SCRIPT = b"let chart = 1;\n" * 500
 
 

@@ -20,6 +20,8 @@ from tests.support.factories import make_finished_run, make_run
 from tests.support.page_reader import parse_page
 from tests.unit.weights import safetensors_folders
 
+pytestmark = pytest.mark.smoke
+
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
 OWN = {"AutoModelForCausalLM": "own.Own"}
 

@@ -12,6 +12,8 @@ from studio.settings import Settings
 from tests.support import factories
 from tests.web.openai.test_jobs import ROWS, ask, bring, error
 
+pytestmark = pytest.mark.smoke
+
 ASKED: dict[str, Any] = {
     "model": "starter",
     "messages": [{"role": "user", "content": "What is two plus two?"}],

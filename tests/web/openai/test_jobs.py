@@ -18,6 +18,8 @@ from studio.services.runs import attempts, run_commands, runs, states
 from tests.support import factories
 from tests.unit.weights import safetensors_folders
 
+pytestmark = pytest.mark.smoke
+
 ROWS = "".join(json.dumps(row) + "\n" for row in factories.ROWS).encode()
 
 

@@ -22,6 +22,8 @@ from tests.support import factories, inference_services, tokenizer_services
 from tests.support.inference_services import NO_SLOT, words
 from tests.support.page_reader import Node, parse_page
 
+pytestmark = pytest.mark.smoke
+
 QUESTION = [{"role": "user", "content": "What is 3 and one?"}]
 
 

@@ -18,6 +18,8 @@ from studio.services.workers import workers
 from tests.support.factories import make_run, make_running
 from tests.support.page_reader import Node, parse_page
 
+pytestmark = pytest.mark.smoke
+
 
 def shown(client: TestClient) -> Node:
     return parse_page(client.get("/queue").text).one(id="queue")

@@ -14,6 +14,8 @@ from studio.settings import Settings
 from studio.web.api.runs import event_streams
 from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 
+pytestmark = pytest.mark.smoke
+
 NEW = {"name": "first try", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
 

@@ -1,5 +1,6 @@
 """The list of runs, as a person sees it."""
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
@@ -9,6 +10,8 @@ from studio.services.runs import attempts, states
 from studio.web.runs.run_table_page import PAGE_SIZE
 from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 from tests.support.page_reader import Node, parse_page
+
+pytestmark = pytest.mark.smoke
 
 
 def names(page: Node) -> list[str]:

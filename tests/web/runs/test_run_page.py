@@ -28,6 +28,8 @@ from tests.support.factories import (
 )
 from tests.support.page_reader import Node, parse_page
 
+pytestmark = pytest.mark.smoke
+
 
 def shown(client: TestClient, run_id: int = 1, tab: str = "") -> Node:
     return parse_page(client.get(f"/runs/{run_id}{tab}").text)
