@@ -87,6 +87,7 @@ class Fingerprints:
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
         self.known: dict[str, str] = {}
+        self._contents: dict[Path, str] = {}
 
     def get(self, name: str) -> str:
         """Return the SHA-256 of a file, or of a folder with all files in it.
@@ -103,9 +104,14 @@ class Fingerprints:
                 relative = path.relative_to(self.root).as_posix()
                 if name not in BESIDE and relative.startswith(tuple(BESIDE)):
                     continue
-                digest.update(f"{relative}\n{_content(path)}\n".encode())
+                digest.update(f"{relative}\n{self._content(path)}\n".encode())
             self.known[name] = digest.hexdigest()
         return self.known[name]
+
+    def _content(self, path: Path) -> str:
+        if path not in self._contents:
+            self._contents[path] = _content(path)
+        return self._contents[path]
 
     def changed(self, names: Iterable[str]) -> set[str]:
         """Return which of these have changed since all tests last passed, or are new."""
