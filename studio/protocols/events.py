@@ -228,9 +228,29 @@ class EventLog:
             file.seek(offset)
             complete, newline, _partial = file.read().rpartition(b"\n")
         events = [
-            event for line in complete.splitlines() if (event := _parse_line(line)) is not None
+            event for line in complete.splitlines() if (event := parse_line(line)) is not None
         ]
         return events, offset + len(complete + newline)
+
+    def read_chunk(self, offset: int, limit: int) -> list[tuple[int, Event | None]]:
+        """Return some complete lines after byte `offset`: where each ends, and its event.
+
+        The event is None for a line that is none. About `limit` bytes are read, and at least one
+        line if there is one.
+        """
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            content = file.read(limit)
+            if not content.endswith(b"\n"):
+                content += file.readline()
+        complete, newline, _partial = content.rpartition(b"\n")
+        lines: list[tuple[int, Event | None]] = []
+        for line in (complete + newline).splitlines(keepends=True):
+            offset += len(line)
+            lines.append((offset, parse_line(line)))
+        return lines
 
     def read_head(self, lines: int) -> list[Event]:
         """Return the events of the first lines without reading the rest of the file."""
@@ -238,7 +258,7 @@ class EventLog:
             return []
         with self.path.open("rb") as file:
             return [
-                event for line in islice(file, lines) if (event := _parse_line(line)) is not None
+                event for line in islice(file, lines) if (event := parse_line(line)) is not None
             ]
 
     def find(self, *kinds: str) -> list[Event]:
@@ -251,7 +271,7 @@ class EventLog:
                 event
                 for line in file
                 if any(mark in line for mark in marks)
-                and (event := _parse_line(line)) is not None
+                and (event := parse_line(line)) is not None
                 and event.kind in kinds
             ]
 
@@ -265,7 +285,8 @@ class EventLog:
                 file.write(b"\n")
 
 
-def _parse_line(line: bytes) -> Event | None:
+def parse_line(line: bytes) -> Event | None:
+    """Return the event of a line; None if it is none, such as a line cut off by a crash."""
     try:
         return _parse(line)
     except ValidationError:

@@ -182,6 +182,11 @@ class RunDir(WorkDir):
     def exports(self) -> Path:
         return self.root / "exports"
 
+    @property
+    def trackers(self) -> Path:
+        """What has been sent to which tracker: one file for each."""
+        return self.root / "trackers"
+
     def export(self, export_id: int) -> "ExportDir":
         return ExportDir(self.exports / str(export_id))
 
