@@ -16,6 +16,7 @@ from studio.services.evaluations import answer_sets, judgements, score_sets
 from studio.services.models import downloads
 from studio.services.openai import fine_tuning_jobs
 from studio.services.tasks import tasks
+from studio.services.trackers import trackers
 
 EndHandler = Callable[[Session, Task, dict[str, Any]], None]
 """Called with a task that succeeded, failed or was cancelled, and its result, which is empty
@@ -34,6 +35,7 @@ END_HANDLERS: dict[str, EndHandler] = {
     "fetch": import_sources.on_task_end,
     answer_sets.KIND: answer_sets.on_task_end,
     score_sets.KIND: score_sets.on_task_end,
+    trackers.KIND: trackers.on_task_end,
     **dict.fromkeys(judgements.KINDS.values(), judgements.on_task_end),
 }
 

@@ -214,6 +214,11 @@ def needs_device(task: Task) -> bool:
     return TASK_DEFINITIONS[task.kind].needs_device if task.kind in TASK_DEFINITIONS else False
 
 
+def lane(task: Task) -> str:
+    """Return the lane in which a task waits, among those that need no device."""
+    return TASK_DEFINITIONS[task.kind].lane if task.kind in TASK_DEFINITIONS else ""
+
+
 def task_dir(parent: Path, task: Task) -> TaskDir:
     return TaskDir(parent / str(task.id))
 
