@@ -18,6 +18,7 @@ from studio.commands.output import (
 
 if TYPE_CHECKING:
     from studio.client import Run, Studio
+    from studio.client.schemas import Tracker
 
 app = typer.Typer(
     no_args_is_help=True, help="Runs of the studio that STUDIO_URL and STUDIO_TOKEN select."
@@ -47,6 +48,14 @@ Keys = Annotated[
     str,
     typer.Option(help="The metrics, separated by commas: loss,grad_norm. Empty for the main ones."),
 ]
+To = Annotated[
+    str | None,
+    typer.Option(help="csv, tensorboard, mlflow, wandb or trackio.", metavar="TRACKER"),
+]
+Project = Annotated[
+    str, typer.Option(help="The project there; by default the name of the run's experiment.")
+]
+Again = Annotated[bool, typer.Option("--again", help="Try again after a failure.")]
 Start = Annotated[bool, typer.Option(help="Restart from step 0 instead of resuming.")]
 
 
@@ -151,6 +160,42 @@ def metrics(run_id: RunId, keys: Keys = "", *, as_json: JsonOption = False) -> N
         ["step", *available_keys],
         [[f"{step:g}", *map(format_number, values)] for step, *values in rows],
     )
+
+
+@app.command()
+def track(
+    run_id: RunId,
+    to: To = None,
+    project: Project = "",
+    *,
+    retries: Again = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a run to a tracker; without --to, show where it is sent and how far."""
+    with _studio() as studio:
+        if to is not None and retries:
+            sent = [studio.runs.retry_tracker(run_id, to)]
+        elif to is not None:
+            sent = [studio.runs.track(run_id, to, project=project)]
+        else:
+            sent = studio.runs.trackers(run_id).data
+    if as_json:
+        print_json(sent)
+    elif sent:
+        rows = [[one.key, one.progress, _last_step(one), _describe_place(one)] for one in sent]
+        print_table(["tracker", "state", "last step", "see it"], rows)
+    else:
+        typer.echo(f"Run {run_id} is not sent anywhere. Send it: --to tensorboard", err=True)
+
+
+def _last_step(tracker: "Tracker") -> str:
+    return "" if tracker.step is None else str(tracker.step)
+
+
+def _describe_place(tracker: "Tracker") -> str:
+    if tracker.error:
+        return f"{tracker.error} {tracker.hint}".strip()
+    return tracker.command or tracker.place
 
 
 @app.command()

@@ -7,6 +7,7 @@ from studio.protocols.run_dir import RunDir
 from studio.services.runs import artifacts, rollouts, runs
 from studio.web.http.deps import DB, Config
 from studio.web.models import export_page
+from studio.web.runs import trackers_section
 from studio.web.runs.run_frame import tab_page
 
 router = APIRouter(include_in_schema=False)
@@ -25,4 +26,5 @@ def show_files(request: Request, run_id: int, db: DB, config: Config) -> Respons
         answer_bytes=rollouts.count_bytes(folder),
         exports=export_page.list_exports(db, run, config.runs),
         choices=export_page.format_choices(db, run, config.runs),
+        **trackers_section.context(db, run, config),
     )

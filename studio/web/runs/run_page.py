@@ -15,6 +15,7 @@ from studio.web.runs import (
     rollouts_tab,
     row_feedback,
     run_actions,
+    trackers_section,
 )
 
 _PARTS = (
@@ -27,6 +28,7 @@ _PARTS = (
     judgements_page,
     numerics_tab,
     files_tab,
+    trackers_section,
     details_tab,
     row_feedback,
     run_actions,

@@ -33,7 +33,7 @@ from studio.recipe.precision import DType
 from studio.run_manifest import Manifest
 from studio.services.compare import compare
 from studio.services.exports import exports
-from studio.services.metrics import metrics
+from studio.services.metrics import metrics, metrics_csv
 from studio.services.queue import overview
 from studio.services.results import entity_results, label_results, number_results
 from studio.services.runs import artifacts, runs
@@ -136,6 +136,18 @@ def curves(
         for (_run, key), metric_series in curve_data.series.items()
     }
     return CurvesOut(x=curve_data.x, series=series, last_id=curve_data.last_id)
+
+
+class CsvResponse(Response):
+    media_type = "text/csv"
+
+
+@router.get("/{run_id}/metrics.csv", response_class=CsvResponse)
+def metrics_table(run_id: api.Id, db: DB) -> Response:
+    """Return all metrics of a run: one line per step, one column per metric."""
+    run = runs.get(db, run_id)
+    name = {"Content-Disposition": f'attachment; filename="run-{run_id}-metrics.csv"'}
+    return CsvResponse(metrics_csv.to_csv(db, run), headers=name)
 
 
 @router.get("/{run_id}/log")
