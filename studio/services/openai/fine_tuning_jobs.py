@@ -17,7 +17,7 @@ from sqlmodel import Session, col, select
 from studio.db.states import DatasetStatus, RunStatus, TaskStatus
 from studio.db.tables import Dataset, DatasetVersion, Metric, OpenAIJob, Run, RunEvent
 from studio.db.tasks import Task
-from studio.errors import InvalidError, NotFoundError, StudioError
+from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.intake.conversion.job import CONVERSION_JOB_ADAPTER
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping as Reading
@@ -32,6 +32,9 @@ from studio.services.openai import file_objects, model_names
 from studio.services.openai.file_objects import METRIC_NAMES
 from studio.services.precision import recommendation
 from studio.services.runs import artifacts, run_events, runs, states
+from studio.services.trackers import trackers
+from studio.trackers.contract import TrackerOptions
+from studio.trackers.table import require_installed
 
 _EVENT_ID = re.compile(r"ftevent-\d{1,18}-([hs])(\d{1,18})")
 _LEVELS: dict[str, Literal["warn", "error"]] = {"failed": "error", "alarm": "warn"}
@@ -217,15 +220,20 @@ class JobRequest:
     """Recipe overrides, nested like the recipe."""
     pairs: Mapping[str, str] = field(default_factory=dict)
     """Its metadata."""
+    integrations: tuple[TrackerOptions, ...] = ()
+    """The projects at Weights & Biases that it is sent to."""
 
 
 def create(db: Session, folder: Path, request: JobRequest, limits: Limits) -> Run:
     """Queue a run for a job; it is held until its files have been read.
 
     Raises:
-        InvalidError: A file or the model cannot be used, or the recipe cannot run here.
+        InvalidError: A file or the model cannot be used, the recipe cannot run here, or an
+            integration needs a package that is not installed.
 
     """
+    if request.integrations:
+        _require_wandb()
     training = _require_file(db, request.training_file, "training_file")
     validation = (
         _require_file(db, request.validation_file, "validation_file")
@@ -244,6 +252,8 @@ def create(db: Session, folder: Path, request: JobRequest, limits: Limits) -> Ru
     db.add(run)
     db.flush()
     states.record_event(db, run, "queued")
+    for options in request.integrations:
+        trackers.add(db, run.id or 0, "wandb", options)
     job = OpenAIJob(
         run_id=run.id or 0,
         suffix=request.suffix,
@@ -255,6 +265,15 @@ def create(db: Session, folder: Path, request: JobRequest, limits: Limits) -> Ru
     db.add(job)
     _advance(db, folder, job, limits)
     return run
+
+
+def _require_wandb() -> None:
+    try:
+        require_installed("wandb")
+    except UnavailableError as error:
+        refusal = InvalidError(error.message, hint=error.hint, param="integrations")
+        refusal.code = "unsupported_parameter"
+        raise refusal from error
 
 
 def get(db: Session, job_id: str) -> Run:

@@ -15,6 +15,8 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.protocols.events import Finished, Started
 from studio.services.runs import attempts, run_commands, runs, states
+from studio.services.trackers import trackers
+from studio.trackers.table import TRACKERS
 from tests.support import factories
 from tests.unit.weights import safetensors_folders
 
@@ -71,6 +73,55 @@ def test_job_creates_run_with_requested_recipe(client: TestClient, db: Session) 
     assert (recipe.optimisation.num_train_epochs, recipe.optimisation.seed) == (2, 7)
     assert (recipe.optimisation.per_device_train_batch_size, recipe.adapter.kind) == (4, "full")
     assert (recipe.precision, job["metadata"], job["suffix"]) == ("fp32", {"team": "a"}, "demo")
+
+
+WANDB = {"type": "wandb", "wandb": {"project": "pets", "name": "a", "tags": ["x", "y"]}}
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the package count as installed: jobs are only accepted with it."""
+    known = tmp_path / "packages" / "wandb-0.31.0.dist-info"
+    known.mkdir(parents=True)
+    (known / "METADATA").write_text("Name: wandb\nVersion: 0.31.0\n")
+    monkeypatch.syspath_prepend(known.parent)
+
+
+@pytest.mark.usefixtures("wandb")
+def test_job_is_sent_to_its_integrations(client: TestClient, db: Session) -> None:
+    other = {"type": "wandb", "wandb": {"project": "cats", "entity": "team"}}
+    job = ask(client, integrations=[WANDB, other]).json()
+
+    sent = [one["wandb"] for one in job["integrations"]]
+    assert [(one["project"], one["name"], one["entity"]) for one in sent] == [
+        ("pets", "a", None),
+        ("cats", None, "team"),
+    ]
+    assert [row.key for row in trackers.list_for_run(db, job["x_studio"]["run"])] == [
+        "wandb",
+        "wandb-2",
+    ]
+    assert client.get(f"/v1/fine_tuning/jobs/{job['id']}").json()["integrations"] == sent_whole(
+        sent
+    )
+
+
+def sent_whole(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "wandb", "wandb": one} for one in sent]
+
+
+@pytest.mark.usefixtures("wandb")
+def test_at_most_five_integrations_are_accepted(client: TestClient) -> None:
+    assert error(ask(client, integrations=[WANDB] * 6)) == (400, "invalid", "integrations")
+
+
+def test_integration_without_its_package_is_refused(client: TestClient) -> None:
+    if TRACKERS["wandb"].is_installed:
+        pytest.skip("wandb is installed here")
+    refused = ask(client, integrations=[WANDB])
+
+    assert error(refused) == (400, "unsupported_parameter", "integrations")
+    assert "not installed: wandb" in refused.json()["error"]["message"]
 
 
 def test_auto_hyperparameters_are_returned_resolved(client: TestClient) -> None:
@@ -232,7 +283,8 @@ def test_x_studio_names_a_method_that_openai_lacks(client: TestClient) -> None:
         ({"training_file": "file-99"}, (400, "invalid_training_file", "training_file")),
         ({"validation_file": "nope"}, (400, "invalid_validation_file", "validation_file")),
         ({"model": "gpt-4o-mini"}, (400, "model_not_found", "model")),
-        ({"integrations": [{"type": "wandb"}]}, (400, "unsupported_parameter", "integrations")),
+        ({"integrations": [{"type": "wandb"}]}, (400, "invalid", "integrations.0.wandb")),
+        ({"integrations": [{"type": "comet"}]}, (400, "invalid", "integrations.0.type")),
         ({"n_epoch": 3}, (400, "unknown_parameter", "n_epoch")),
         ({"hyperparameters": {"beta": 1}}, (400, "unknown_parameter", "beta")),
         ({"metadata": {'a"b': "1"}}, (400, "invalid", 'metadata.a"b')),

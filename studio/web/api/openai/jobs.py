@@ -1,7 +1,6 @@
 """Fine-tuning jobs of the OpenAI-compatible API: create, list, pause, resume, cancel."""
 
 import hashlib
-from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -21,6 +20,8 @@ from studio.services.openai import fine_tuning_jobs, model_names
 from studio.services.openai.fine_tuning_jobs import JobCheckpoint, JobEvent, JobRequest
 from studio.services.queue import queue
 from studio.services.runs import failure_report, run_commands, runs
+from studio.services.trackers import trackers
+from studio.trackers.contract import TrackerOptions
 from studio.web.api.conventions import ChosenPrecision, chosen_precision
 from studio.web.api.openai.job_methods import (
     Hyperparameters,
@@ -52,7 +53,22 @@ router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["openai"])
 MetadataKey = Annotated[str, Field(max_length=64, pattern=r'^[^"\\]*$')]
 """A metadata key. Characters that databases treat differently in queries are not allowed."""
 
-_NEUTRAL_VALUES: dict[str, Collection[object]] = {"integrations": ([],)}
+
+IntegrationText = Annotated[str, Field(max_length=200)]
+
+
+class WandbIntegration(Out):
+    project: Annotated[str, Len(1, 200)]
+    name: IntegrationText | None = None
+    entity: IntegrationText | None = None
+    tags: Annotated[list[IntegrationText], Len(0, 50)] | None = None
+
+
+class Integration(Out):
+    """Where the metrics of a job are sent, too."""
+
+    type: Literal["wandb"]
+    wandb: WandbIntegration
 
 
 class NewJob(Body):
@@ -67,6 +83,7 @@ class NewJob(Body):
     ) = None
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] | None = None
     metadata: Annotated[dict[MetadataKey, Annotated[str, Len(0, 512)]], Len(0, 16)] | None = None
+    integrations: Annotated[list[Integration], Len(0, 5)] | None = None
     x_studio: dict[str, Any] | None = None
     """Other settings, nested like the recipe: `{"precision": "fp32", "adapter": {"r": 32}}`."""
 
@@ -113,7 +130,7 @@ class JobOut(Out):
     seed: int
     suffix: str | None
     metadata: dict[str, str]
-    integrations: list[Any] = Field(default_factory=list)
+    integrations: list[Integration]
     error: JobErrorOut | None
     x_studio: StudioOut
 
@@ -160,6 +177,7 @@ def job_out(db: Session, run: Run) -> JobOut:
         seed=run.recipe.optimisation.seed,
         suffix=job.suffix or None,
         metadata=job.pairs,
+        integrations=_integrations(db, run),
         error=_job_error(db, run, job),
         x_studio=StudioOut(
             run=run.id or 0,
@@ -173,6 +191,17 @@ def job_out(db: Session, run: Run) -> JobOut:
             resolved=run.resolved,
         ),
     )
+
+
+def _integrations(db: Session, run: Run) -> list[Integration]:
+    """Return what the job was asked to be sent to: a project at Weights & Biases."""
+    rows = trackers.list_for_run(db, run.id or 0)
+    asked = [row.options for row in rows if row.tracker == "wandb" and row.options.get("project")]
+    given = [{name: value for name, value in one.items() if value} for one in asked]
+    return [
+        Integration(type="wandb", wandb=WandbIntegration.model_validate(options))
+        for options in given
+    ]
 
 
 def event_out(event: JobEvent) -> EventOut:
@@ -354,6 +383,11 @@ def _owned_run_id(db: Session, job_id: str) -> int:
     return run_id
 
 
+def _tracker_options(integration: Integration) -> TrackerOptions:
+    given = integration.wandb.model_dump(exclude_none=True)
+    return TrackerOptions.model_validate(given, strict=False)
+
+
 def _retry_key(request: Request, body: bytes) -> str:
     """Return a key that retries of a request share: a hash of the sender and the body."""
     authorization = request.headers.get("authorization", "").encode()
@@ -361,7 +395,7 @@ def _retry_key(request: Request, body: bytes) -> str:
 
 
 def _job_request(new: NewJob) -> JobRequest:
-    check_fields(new, (), _NEUTRAL_VALUES)
+    check_fields(new, (), {})
     chosen = get_hyperparameters(new.method, new.hyperparameters)
     changes: dict[str, Any] = new.x_studio or {}
     return JobRequest(
@@ -379,4 +413,5 @@ def _job_request(new: NewJob) -> JobRequest:
         own=nest(own_settings(new.method, chosen).items()),
         changes=changes,
         pairs=new.metadata or {},
+        integrations=tuple(map(_tracker_options, new.integrations or ())),
     )
