@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import JSON, String, type_coerce
 from sqlmodel import Session, col, or_, select, update
 
+from studio.db.endpoints import Endpoint
 from studio.db.states import FINAL
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
@@ -126,7 +127,7 @@ def _read_config(db: Session, name: str) -> dict[str, Any]:
 
 
 def require_free_name(db: Session, name: str) -> None:
-    """Refuse a name that another model has.
+    """Refuse a name that another model or an endpoint has.
 
     Raises:
         ConflictError: The name is taken.
@@ -135,6 +136,10 @@ def require_free_name(db: Session, name: str) -> None:
     if find_by_name(db, name):
         raise ConflictError(
             f"A model named {name} already exists.", hint="Choose another name.", param="name"
+        )
+    if db.exec(select(Endpoint.id).where(Endpoint.name == name)).first() is not None:
+        raise ConflictError(
+            f"An endpoint named {name} already exists.", hint="Choose another name.", param="name"
         )
 
 
