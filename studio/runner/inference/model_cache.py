@@ -1,8 +1,8 @@
-"""Models loaded for inference: one base at a time, and the adapters swapped on it."""
+"""Models loaded for inference: one base, those that endpoints pin, and the adapters on each."""
 
 import gc
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import UnavailableError
+from studio.hardware import free_memory
 from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import AnyAdapter, Lora
 from studio.recipe.images import ImageOptions
@@ -190,19 +191,35 @@ class LoadedBase:
 
 
 class ModelCache:
-    """Holds the base that was requested last, and its adapters.
+    """Holds the base that was requested last, those that endpoints pin, and their adapters.
 
     It loads no model that needs more than `budget` bytes; 0 sets no limit.
     """
 
     def __init__(self, budget: int = 0) -> None:
-        self._base: LoadedBase | None = None
+        self._bases: list[LoadedBase] = []
         self._budget = budget
+        self._pins: dict[str, BaseKey] = {}
+        """By endpoint, the base that stays loaded for it."""
+
+    @property
+    def has_pins(self) -> bool:
+        return bool(self._pins)
+
+    def pin(self, request: GenerationRequest) -> None:
+        """Keep the base of a request loaded for the endpoint that it names, if any."""
+        if request.pins:
+            self._pins[request.pins] = base_key(request)
+
+    def unpin(self, name: str) -> None:
+        self._pins.pop(name, None)
 
     def is_loaded(self, request: GenerationRequest) -> bool:
-        """Whether a request needs no other base than the one in memory."""
-        base = self._base
-        return base is not None and base.key == base_key(request)
+        """Whether a request needs no other base than those in memory."""
+        return self._find(base_key(request)) is not None
+
+    def _find(self, key: BaseKey) -> LoadedBase | None:
+        return next((base for base in self._bases if base.key == key), None)
 
     @contextmanager
     def model_for(
@@ -219,17 +236,63 @@ class ModelCache:
         return self.base_for(request).reader_for(request)
 
     def base_for(self, request: GenerationRequest) -> LoadedBase:
-        """Return the base that a request needs, in place of any other."""
-        key, base = base_key(request), self._base
-        if base is None or base.key != key:
-            if self._budget:
-                _require_fits(request, self._budget)
-            self._base = base = None
-            gc.collect()  # There may not be enough memory for two models.
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            self._base = base = LoadedBase(key, served_models.load_base_model(request))
+        """Return the base that a request needs, in place of any other that is not pinned.
+
+        Raises:
+            UnavailableError: It does not fit beside those that are pinned, or what trains.
+
+        """
+        key = base_key(request)
+        base = self._find(key)
+        if base is None:
+            self._make_room(request)
+            base = LoadedBase(key, served_models.load_base_model(request))
+            self._bases.append(base)
+        self.pin(request)
         return base
+
+    def _make_room(self, request: GenerationRequest) -> None:
+        """Unload the bases that are not pinned: there may not be enough memory for two."""
+        self._pins.pop(request.pins, None)  # Its files may have changed.
+        pinned = set(self._pins.values())
+        self._bases = [base for base in self._bases if base.key in pinned]
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if self._budget:
+            held = sum(base.model.get_memory_footprint() for base in self._bases)
+            _require_fits(request, max(0, self._budget - held))
+        if self._bases:
+            _require_free(request, sorted(self._pins))
+
+
+def _require_free(request: GenerationRequest, names: Sequence[str]) -> None:
+    """Refuse a model that does not fit beside those that endpoints keep loaded.
+
+    Raises:
+        UnavailableError: It does not, or nothing says how large it is.
+
+    """
+    is_gpu = torch.cuda.is_available()
+    free = torch.cuda.mem_get_info()[0] if is_gpu else free_memory()
+    needed = _needed_bytes(request)
+    if 0 < needed <= free:
+        return
+    size = f"needs {needed / 1e9:,.1f} GB more" if needed else "is of unknown size"
+    raise UnavailableError(
+        f"The endpoint {' and '.join(names)} keeps its model loaded, and this one {size}: "
+        f"{free / 1e9:,.1f} GB are free.",
+        hint="Stop the endpoint on the Serve page, or ask its model.",
+    )
+
+
+def _needed_bytes(request: GenerationRequest) -> int:
+    """Return how much memory a model needs to answer; 0 if nothing says that."""
+    folder = Path(request.model)
+    facts = model_facts.read(folder) if folder.is_absolute() else ModelFacts()
+    shape = facts.shape or model_config.UNKNOWN_SHAPE
+    text = MAX_PADDED_TOKENS * 2 * shape.layers * shape.key_width
+    return _LOADED_BYTES * (facts.parameters + text) if facts.parameters else 0
 
 
 def _require_fits(request: GenerationRequest, budget: int) -> None:
@@ -239,12 +302,8 @@ def _require_fits(request: GenerationRequest, budget: int) -> None:
         UnavailableError: It does not, or nothing says how large it is.
 
     """
-    folder = Path(request.model)
-    facts = model_facts.read(folder) if folder.is_absolute() else ModelFacts()
-    shape = facts.shape or model_config.UNKNOWN_SHAPE
-    text = MAX_PADDED_TOKENS * 2 * shape.layers * shape.key_width
-    needed = _LOADED_BYTES * (facts.parameters + text)
-    if not facts.parameters:
+    needed = _needed_bytes(request)
+    if not needed:
         raise UnavailableError(
             "All slots are taken, and nothing says how much memory this model needs.",
             hint=_LATER,

@@ -42,6 +42,9 @@ _LOG_HINT = "Try again. For details, see speaker.log in the studio's folder."
 _HINTS = {"out_of_memory": "Choose a smaller model, or shorten the prompt."}
 """Hints for failures of inference; those for training do not apply."""
 
+_FOREVER = 365 * 86400.0
+"""Seconds that no wait lasts."""
+
 _UNLOADED = ServiceFailure(
     code="no_free_slot",
     message="The model was unloaded before it could answer.",
@@ -67,14 +70,24 @@ class InferenceServer:
         """Answer requests until the worker closes the lifeline or the service is idle."""
         os.set_blocking(self.lifeline, False)
         try:
-            while client := self.inbox.wait(self.lifeline, self.idle_seconds):
+            while client := self.inbox.wait(self.lifeline, self._patience):
                 self._answer(client)
         finally:
             self.inbox.refuse(_UNLOADED)
 
+    @property
+    def _patience(self) -> float:
+        """How long to wait for a request; models of endpoints stay loaded."""
+        return _FOREVER if self.models.has_pins else self.idle_seconds
+
     def _answer(self, client: Client) -> None:
         """Answer a client, and those that ask for the same base model meanwhile."""
         request = _request_of(client)
+        if request.unpins:
+            self.models.unpin(request.unpins)
+            client.send(GenerationChunk(end=GenerationEnd(reason="stop", tokens=0)))
+            self.inbox.leave(client)
+            return
         self.report_answering(client)
         clients = [client]
         if not self.models.is_loaded(request):
@@ -194,6 +207,7 @@ class _Room:
             return
         self.server.inbox.waiting.remove(client)
         self.clients.append(client)
+        self.server.models.pin(_request_of(client))
         self.server.report_answering(client)
 
     def _next(self, running: Sequence[Answer]) -> Client | None:
@@ -203,6 +217,7 @@ class _Room:
         request = _request_of(client)
         can_join = (
             client is not self.apart
+            and not request.unpins
             and _can_share(self.base.plain, request)
             and fits(running, len(request.ids))
             and base_key(request) == self.base.key

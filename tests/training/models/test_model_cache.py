@@ -1,5 +1,6 @@
 """One base with adapters that are swapped on it, and what is written of tokens as they come."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,26 @@ def test_text_that_is_read_counts_for_the_memory_that_a_model_needs(base: Path) 
         pass
     with ModelCache(weights + text).model_for(request) as (model, _tokenizer):
         assert sum(weight.numel() for weight in model.parameters()) == facts.parameters
+
+
+def test_pinned_base_stays_loaded_beside_others(base: Path, tmp_path: Path) -> None:
+    cache = ModelCache()
+    other, third = (shutil.copytree(base, tmp_path / name) for name in ("other", "third"))
+
+    def ask(folder: Path, pins: str = "") -> GenerationRequest:
+        return GenerationRequest(model=str(folder), ids=[], stops=[], pins=pins)
+
+    pinned = cache.base_for(ask(base, "pets"))
+    cache.base_for(ask(other))
+    cache.base_for(ask(third))
+    assert cache.base_for(ask(base)) is pinned
+    assert cache.is_loaded(ask(third))
+    assert not cache.is_loaded(ask(other))
+
+    cache.unpin("pets")
+    assert not cache.has_pins
+    cache.base_for(ask(other))
+    assert not cache.is_loaded(ask(base))
 
 
 def test_adapters_of_different_kinds_take_turns(
@@ -235,8 +256,8 @@ def test_number_of_cached_adapters_is_limited(voices: ModelCache, base: Path, tu
         (tuned / "adapter_model.safetensors").touch()
         assert answer(voices, base, tuned) == found
 
-    assert voices._base is not None
-    assert len(voices._base.adapters) == len(voices._base.model.peft_config) == MAX_ADAPTERS
+    (loaded,) = voices._bases
+    assert len(loaded.adapters) == len(loaded.model.peft_config) == MAX_ADAPTERS
 
 
 @pytest.mark.parametrize("text", ["Plain words.", "Zwölf Boxkämpfer", "日本語 🎉 fin"])
