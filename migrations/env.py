@@ -5,17 +5,30 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import accounts, benchmarks, evaluations, feedback, outbox, summaries, tables, tasks
+from studio.db import (
+    accounts,
+    benchmarks,
+    endpoints,
+    evaluations,
+    feedback,
+    outbox,
+    summaries,
+    tables,
+    tasks,
+    trackers,
+)
 
 TABLES = (
     accounts.Account,
     benchmarks.Benchmark,
+    endpoints.Endpoint,
     evaluations.Evaluation,
     feedback.Feedback,
     outbox.Delivery,
     summaries.SavedView,
     tables.Run,
     tasks.Task,
+    trackers.TrackedRun,
 )
 """One of each file: all share what knows every table, once their files are loaded."""
 

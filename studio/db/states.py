@@ -69,6 +69,19 @@ class SweepStatus(StrEnum):
         return self not in {SweepStatus.RUNNING, SweepStatus.PAUSED}
 
 
+class EndpointState(StrEnum):
+    """The state of an endpoint."""
+
+    STARTING = "starting"
+    """It starts, or waits for a slot or for its next try."""
+    READY = "ready"
+    IDLE = "idle"
+    """It gave its slot up, and starts again on the next request."""
+    FAILING = "failing"
+    """It ended too often; it stays down until somebody starts it."""
+    STOPPED = "stopped"
+
+
 class DatasetStatus(StrEnum):
     DRAFT = "draft"
     """The file is uploaded, but its mapping is not confirmed yet."""

@@ -25,6 +25,8 @@ class TaskDefinition:
     """Whether it waits, like an export, for a slot that no run waits for."""
     is_kept: bool = False
     """Whether its result is kept as long as its subject exists."""
+    lane: str = ""
+    """Tasks without a device that must not wait for others, or others for them, have a lane."""
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The secret settings that its process gets, by the kind of its source; those under the empty
     key are always passed."""
@@ -79,6 +81,12 @@ TASK_DEFINITIONS = {
         "Trying a grader",
         needs_device=True,
         secrets={"endpoints": ("endpoints", "judge_key")},
+    ),
+    "track": TaskDefinition(
+        "studio.runner.tasks.track:track",
+        "Sending metrics to trackers",
+        lane="trackers",
+        secrets={"": ("mlflow_key", "wandb_key")},
     ),
     "download": TaskDefinition(
         "studio.runner.tasks.download_model:download",

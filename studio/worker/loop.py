@@ -34,6 +34,7 @@ from studio.services.runs.attempts import LeaseLostError
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
+from studio.services.trackers import trackers
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
@@ -43,9 +44,12 @@ from studio.worker.notifications import NotificationSender
 from studio.worker.processes import cgroups, run_dir_setup
 from studio.worker.processes.launcher import LaunchSpec, LocalLauncher
 from studio.worker.processes.prefork_client import PreforkClient
+from studio.worker.serving.endpoints import EndpointProcesses
+from studio.worker.serving.pinned_models import PinnedModels
 from studio.worker.socket_services import InferenceService, SocketService
 from studio.worker.sweep_scheduler import SweepScheduler
 from studio.worker.tasks import TaskCommands, TaskScheduler
+from studio.worker.trackers import TrackerScheduler
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +85,10 @@ class WorkerLoop:
     isolation: FaultIsolation = field(default_factory=FaultIsolation)
     scheduler: TaskScheduler = field(init=False)
     sweeper: SweepScheduler = field(init=False)
+    tracking: TrackerScheduler = field(init=False)
     inference: InferenceService = field(init=False)
+    endpoints: EndpointProcesses = field(init=False)
+    pinned: PinnedModels = field(init=False)
     sampler: HardwareSampler = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _reported: list[FailingStep] = field(default_factory=list)
@@ -92,7 +99,10 @@ class WorkerLoop:
         shared = (self.engine, self.settings, self.isolation)
         self.scheduler = TaskScheduler(*shared, self.commands, self.hardware)
         self.sweeper = SweepScheduler(self.engine, self.settings.cache / "sweeps", self.isolation)
+        self.tracking = TrackerScheduler(*shared)
         self.inference = InferenceService(self.settings)
+        self.endpoints = EndpointProcesses(*shared)
+        self.pinned = PinnedModels(*shared, self.inference.service)
         self.sampler = HardwareSampler(self.settings.home)
 
     @classmethod
@@ -139,6 +149,7 @@ class WorkerLoop:
         for shut_down in (
             tokenizer.close,
             self.inference.close,
+            self.endpoints.close,
             self._drain,
             self.launcher.close,
             self._deregister,
@@ -162,6 +173,8 @@ class WorkerLoop:
                     self._adopt(run_id, alone=alone)
         if alone:
             self.scheduler.adopt()
+            self.endpoints.adopt()
+            self.pinned.adopt()
 
     def _adopt(self, run_id: int, *, alone: bool) -> None:
         with unit_of_work(self.engine) as db:
@@ -197,13 +210,18 @@ class WorkerLoop:
         for run_id, attempt in list(self.monitored.items()):
             self._monitor(run_id, attempt)
         self.scheduler.follow()
+        with step("endpoints"):
+            self.endpoints.follow()
         with step("speaker"):
             self.inference.status.tick(self.engine, self.name)
         if takes:
             with step("start"):
                 while self._take_next():
                     pass
+            self.tracking.tick()
             self.scheduler.start_waiting(self._free_slots, self._free_gpu)
+            with step("endpoints"):
+                self._tick_endpoints()
             self.sweeper.tick()
 
     def _free_slots(self) -> int:
@@ -224,19 +242,41 @@ class WorkerLoop:
     @property
     def _slots(self) -> int:
         """The slots available to runs: those that no other work occupies."""
-        return self.launcher.slots() - self.scheduler.slots - self.inference.slots
+        others = self.scheduler.slots + self.inference.slots + self.endpoints.slots
+        return self.launcher.slots() - others
+
+    def _missing_slots(self) -> int:
+        """Return how many more slots must be free for the next run or task to start."""
+        with read_session(self.engine) as db:
+            needed = max(queue.next_run_slots(db), self.scheduler.slots_needed(db))
+            used = queue.count_used_slots(db, self.name)
+        # One that needs more than there are will never start.
+        is_possible = 0 < needed <= self.launcher.slots()
+        return max(0, used + needed - self._slots) if is_possible else 0
 
     def _tick_inference(self) -> None:
+        if self.inference.service.has_clients() and not self._free_slots():
+            self.endpoints.give_up(1)
         callables = (self._free_slots, self._free_gpu, self._slot_obstacle, self._weight_budget)
         self.inference.tick(*callables)
+        if self.inference.slots and self._missing_slots():
+            self.inference.release_slot()
+        self.pinned.tick(self._missing_slots)
+
+    def _tick_endpoints(self) -> None:
+        """Start endpoints in slots that nothing else waits for; others get theirs."""
+        if missing := self._missing_slots():
+            self.endpoints.give_up(missing)
+        else:
+            asked = (self._free_slots, self._free_gpu, self._slot_obstacle, self._make_room)
+            self.endpoints.start_waiting(*asked)
+
+    def _make_room(self) -> None:
+        """Have a model or an endpoint that is not in use give its slot up for an endpoint."""
         if self.inference.slots:
-            with read_session(self.engine) as db:
-                slots_needed = max(queue.next_run_slots(db), self.scheduler.slots_needed(db))
-                if (
-                    slots_needed
-                    and queue.count_used_slots(db, self.name) + slots_needed > self._slots
-                ):
-                    self.inference.release_slot()
+            self.inference.release_slot()
+        else:
+            self.endpoints.give_up(1)
 
     def _drain(self) -> None:
         """Make each run write a checkpoint and stop; it is queued again for the next worker."""
@@ -377,6 +417,8 @@ class WorkerLoop:
             run = runs.get(db, run_id)
             run.gpu = self._free_gpu()
             runs.recheck_precision(db, run, self.hardware)
+            if run.attempt == 1:
+                trackers.add_defaults(db, run, self.settings)
             spec = run_dir_setup.prepare_launch(db, run, self._spec(run), self.settings)
             handle = self.launcher.submit(spec)
             owner = attempts.AttemptOwner(self.name, run.attempt)
@@ -412,6 +454,7 @@ class WorkerLoop:
             {attempt.gpu for attempt in self.monitored.values()}
             | self.scheduler.gpus
             | self.inference.gpus
+            | self.endpoints.gpus
         )
         return next((gpu for gpu in self.gpus if gpu not in used), None)
 

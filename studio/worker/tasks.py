@@ -64,6 +64,9 @@ class TaskKind(Protocol[W]):
     def may_start(self, db: Session, work: W, *, on_device: bool) -> bool:
         """Whether it may start now: in a slot that a run could use, or without one."""
 
+    def lane(self, work: W) -> str:
+        """Return its lane, in which it waits for work of the same lane only."""
+
     def secrets(self, db: Session, work: W) -> dict[str, str]:
         """Return secrets for its process's environment.
 
@@ -94,6 +97,7 @@ class MonitoredTask:
     folder: WorkDir
     gpu: int | None
     on_device: bool
+    lane: str
     failure: Failed | None = None
     """Why it can no longer be followed; it is killed."""
     kills: int = 0
@@ -119,6 +123,10 @@ class TaskProcesses(Generic[W]):
     def slots(self) -> int:
         """How many slots are occupied that a run could use."""
         return sum(monitored_task.on_device for monitored_task in self.monitored.values())
+
+    def count_without_slot(self, lane: str) -> int:
+        """Return how much work of a lane runs without a device."""
+        return sum(task.lane == lane and not task.on_device for task in self.monitored.values())
 
     def adopt(self) -> None:
         """Take over an earlier worker's tasks, whether their processes are alive or gone."""
@@ -196,26 +204,28 @@ class TaskProcesses(Generic[W]):
             if not row.status.is_final:
                 tasks.fail_work(row, failure)
 
-    def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
+    def take_next(self, gpu: int | None = None, *, on_device: bool, lane: str = "") -> bool:
         """Start the next work that waits for a device, or for none. Return whether it did."""
         with read_session(self.engine) as db:
-            if not self.has_waiting(db, on_device=on_device):
+            if not self.has_waiting(db, on_device=on_device, lane=lane):
                 return False
         with unit_of_work(self.engine) as db:
-            row = self._next(db, on_device=on_device)
+            row = self._next(db, on_device=on_device, lane=lane)
             if row is not None:
                 tasks.start_work(row)
                 self._launch(db, row, gpu, on_device=on_device)
         return row is not None
 
-    def has_waiting(self, db: Session, *, on_device: bool) -> bool:
+    def has_waiting(self, db: Session, *, on_device: bool, lane: str = "") -> bool:
         """Whether work is waiting for a device, or for none."""
-        return self._next(db, on_device=on_device) is not None
+        return self._next(db, on_device=on_device, lane=lane) is not None
 
-    def _next(self, db: Session, *, on_device: bool) -> W | None:
+    def _next(self, db: Session, *, on_device: bool, lane: str) -> W | None:
         waiting = tasks.list_waiting(db, self.kind.table)
         # Cancelled work that is queued again waits until its first process has exited.
-        free = (row for row in waiting if _id(row) not in self.monitored)
+        free = (
+            row for row in waiting if _id(row) not in self.monitored and self.kind.lane(row) == lane
+        )
         may_start = self.kind.may_start
         return next((row for row in free if may_start(db, row, on_device=on_device)), None)
 
@@ -245,7 +255,9 @@ class TaskProcesses(Generic[W]):
         db.flush()
 
     def _watch(self, row: W, started: Process, *, on_device: bool) -> None:
-        self.monitored[_id(row)] = MonitoredTask(started, self.kind.folder(row), row.gpu, on_device)
+        self.monitored[_id(row)] = MonitoredTask(
+            started, self.kind.folder(row), row.gpu, on_device, self.kind.lane(row)
+        )
 
     def _prepare(self, row: W) -> WorkDir:
         """Prepare the folder; of an earlier try, only the kept files remain."""
@@ -329,6 +341,9 @@ class ExportKind:
             db, export, self.hardware, self.free_memory()
         )
 
+    def lane(self, _export: Export) -> str:
+        return ""
+
     def secrets(self, _db: Session, _export: Export) -> dict[str, str]:
         return {}
 
@@ -359,6 +374,9 @@ class BackgroundTaskKind:
 
     def may_start(self, _db: Session, task: Task, *, on_device: bool) -> bool:
         return tasks.needs_device(task) is on_device
+
+    def lane(self, task: Task) -> str:
+        return tasks.lane(task)
 
     def secrets(self, db: Session, task: Task) -> dict[str, str]:
         names = TASK_DEFINITIONS[task.kind].required_secrets(task.params)
@@ -446,16 +464,13 @@ class TaskScheduler:
                 and self.exports.take_next(on_device=False)
             ):
                 pass
-        with self.isolation.step("start", "tasks"):
-            while self._tasks_without_slot < concurrent_exports.MAX_TASKS and self.tasks.take_next(
-                on_device=False
-            ):
-                pass
+        for lane, most in concurrent_exports.MAX_BY_LANE.items():
+            with self.isolation.step("start", f"{lane} tasks".strip()):
+                while self.tasks.count_without_slot(lane) < most and self.tasks.take_next(
+                    on_device=False, lane=lane
+                ):
+                    pass
 
     @property
     def _exports_beside_training(self) -> int:
         return len(self.exports.monitored) - self.exports.slots
-
-    @property
-    def _tasks_without_slot(self) -> int:
-        return len(self.tasks.monitored) - self.tasks.slots

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Table
 from sqlmodel import Session, SQLModel, col, select, update
 
+from studio.db.endpoints import Endpoint
 from studio.db.feedback import Feedback
 from studio.db.owners import current_actor
 from studio.db.summaries import SavedComparison, SavedView
@@ -16,6 +17,7 @@ TABLES_BY_PATH: dict[str, type[SQLModel]] = {
     "chores": Task,
     "comparisons": SavedComparison,
     "datasets": Dataset,
+    "endpoints": Endpoint,
     "experiments": Experiment,
     "feedback": Feedback,
     "models": Model,

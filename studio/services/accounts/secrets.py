@@ -43,6 +43,8 @@ TITLES = {
     "s3_secret": "S3 secret key",
     "judge_key": "Judge's API key",
     "endpoints": "Endpoints of the playground",
+    "mlflow_key": "MLflow token or password",
+    "wandb_key": "Weights & Biases API key",
     "webhook_url": "Webhook URL",
     "webhook_secret": "Webhook signing secret",
     "smtp_url": "Mail server URL",
@@ -84,9 +86,47 @@ def store(db: Session, settings: Settings, name: str, value: str, who: str) -> N
         )
     if name == "endpoints":
         chat_endpoints.parse(value)
-    redaction.register_secrets([value])
-    locked = _require_cipher(db, settings, name).encrypt(f"{name}\n{value}".encode()).decode()
+    locked = lock(db, settings, name, value)
     db.merge(Secret(name=name, locked=locked, set_by=who, set_at=now()))
+
+
+def lock(db: Session, settings: Settings, name: str, value: str) -> str:
+    """Return a value encrypted, and redact it from now on; only under its name can it be read.
+
+    Raises:
+        ConflictError: The key that encrypts the other secrets is missing.
+
+    """
+    redaction.register_secrets([value])
+    return _require_cipher(db, settings, name).encrypt(f"{name}\n{value}".encode()).decode()
+
+
+def unlock(settings: Settings, name: str, title: str, locked: str) -> str:
+    """Return a value that was encrypted under a name; `title` is what errors call it.
+
+    Raises:
+        UnavailableError: The key that encrypted it is missing, or another one.
+
+    """
+    from cryptography.fernet import InvalidToken  # noqa: PLC0415 -- heavy import
+
+    cipher = _load_cipher(settings)
+    if cipher is None:
+        raise UnavailableError(
+            f"{title}: its key, {settings.secret_file}, is missing.",
+            hint="Restore the file, or remove this secret and set it again.",
+        )
+    try:
+        found, _, value = cipher.decrypt(locked.encode()).decode().partition("\n")
+    except (InvalidToken, UnicodeError):
+        found, value = "", ""
+    if found != name:
+        raise UnavailableError(
+            f"{title}: it was encrypted with a different key.",
+            hint="Restore that key (secret_key, or STUDIO_SECRET_KEY), or set this secret again.",
+        )
+    redaction.register_secrets([value])
+    return value
 
 
 def delete(db: Session, name: str) -> None:
@@ -173,25 +213,7 @@ def _secret_info(settings: Settings, name: str, row: Secret | None) -> SecretInf
 
 
 def _decrypt(settings: Settings, row: Secret) -> str:
-    from cryptography.fernet import InvalidToken  # noqa: PLC0415 -- heavy import
-
-    cipher = _load_cipher(settings)
-    if cipher is None:
-        raise UnavailableError(
-            f"{TITLES[row.name]}: its key, {settings.secret_file}, is missing.",
-            hint="Restore the file, or remove this secret and set it again.",
-        )
-    try:
-        name, _, value = cipher.decrypt(row.locked.encode()).decode().partition("\n")
-    except (InvalidToken, UnicodeError):
-        name, value = "", ""
-    if name != row.name:
-        raise UnavailableError(
-            f"{TITLES[row.name]}: it was encrypted with a different key.",
-            hint="Restore that key (secret_key, or STUDIO_SECRET_KEY), or set this secret again.",
-        )
-    redaction.register_secrets([value])
-    return value
+    return unlock(settings, row.name, TITLES[row.name], row.locked)
 
 
 def _require_cipher(db: Session, settings: Settings, name: str) -> "Fernet":

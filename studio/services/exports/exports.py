@@ -22,7 +22,7 @@ from studio.protocols.events import Event
 from studio.protocols.run_dir import RunDir
 from studio.recipe.exports import ExportKind, export_kinds
 from studio.recipe.precision import FLOAT_FORMATS, DType
-from studio.services.models import models
+from studio.services.models import endpoint_uses, models
 from studio.services.precision import recommendation
 from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.services.runs import runs
@@ -189,6 +189,7 @@ def list_for_run(db: Session, run_id: int) -> Sequence[Export]:
 def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
     """Delete an export, finished or not, its files, and the base model registered from it."""
     export = get(db, run_id, export_id)
+    endpoint_uses.require_export_unused(db, export_id)
     folder = RunDir(run_folders / str(run_id)).export(export_id)
     db.exec(remove(Model).where(col(Model.location) == str(folder.files)))
     db.delete(export)

@@ -1,7 +1,8 @@
 """Model names of the OpenAI API, and how to load the models they name.
 
-A base model has its name in the studio; the model of run 7 is `ft:<base>:local:<suffix>:7`, and its
-checkpoint at step 20, while it exists, has `:ckpt-step-20` appended.
+Endpoints and base models have names of their own; the model of run 7 is
+`ft:<base>:local:<suffix>:7`, and its checkpoint at step 20, while it exists, has `:ckpt-step-20`
+appended.
 """
 
 import re
@@ -14,12 +15,15 @@ from typing import Any, Literal
 
 from sqlmodel import Session, col, select
 
+from studio.db.endpoints import Endpoint
 from studio.db.states import RunStatus
 from studio.db.tables import OpenAIJob, Run
+from studio.engines import ENGINES
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.protocols.run_dir import RunDir
 from studio.recipe.base import Outputs
 from studio.services.accounts import owners
+from studio.services.endpoints import endpoints, sources
 from studio.services.models import (
     embedders,
     models,
@@ -74,7 +78,10 @@ def tuned_model_name(run: Run, suffix: str, step: int | None = None) -> str:
 
 
 def list_models(db: Session) -> Iterator[ModelInfo]:
-    """Yield all models: fine-tuned ones first, each group newest first."""
+    """Yield all models: endpoints, fine-tuned ones, base models, each group newest first."""
+    for endpoint in endpoints.list_all(db):
+        if endpoint.is_wanted:
+            yield _endpoint_info(endpoint)
     for run, suffix in db.exec(_TUNED_RUNS):
         if run.recipe.outputs in _SERVED:
             yield _tuned_info(run, suffix or "")
@@ -90,6 +97,8 @@ def get(db: Session, runs: Path, name: str) -> ModelInfo:
         NotFoundError: There is none.
 
     """
+    if endpoint := endpoints.find_by_name(db, name):
+        return _endpoint_info(endpoint)
     tuned = _parse_tuned_name(db, name)
     if tuned is not None and tuned.step is not None:
         saved_at = _checkpoint_dir(runs, tuned, tuned.step).stat().st_mtime
@@ -106,10 +115,13 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
     """Return what is needed to load a model.
 
     Raises:
+        ConflictError: It is an endpoint whose model is gone.
         InvalidError: Its remote code has not been allowed, or it is no chat model.
         NotFoundError: There is none with that name, or its files are gone.
 
     """
+    if endpoint := endpoints.find_by_name(db, name):
+        return _resolve_endpoint(db, runs, endpoint)
     tuned = _parse_tuned_name(db, name)
     if tuned is None:
         get(db, runs, name)
@@ -137,6 +149,18 @@ def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
         raise _not_found_error(name)
     weights = "" if tuned.step is None else str(_checkpoint_dir(runs, tuned, tuned.step))
     return served_models.for_result(run, folder, weights)
+
+
+def _resolve_endpoint(db: Session, runs: Path, endpoint: Endpoint) -> ServedModel:
+    engine = ENGINES[endpoint.engine]
+    served = sources.resolve(db, runs, sources.source_of(endpoint)).served
+    if engine.is_external or served is None:
+        raise InvalidError(
+            f"{endpoint.name} is served by {engine.title}, which is asked over the API alone.",
+            hint="Use POST /v1/chat/completions.",
+            param="model",
+        )
+    return served
 
 
 def resolve_embedder(db: Session, runs: Path, name: str) -> Embedder:
@@ -227,10 +251,12 @@ def delete(db: Session, runs: Path, name: str) -> None:
     """Move the run of a fine-tuned model to the trash, from which it can be restored.
 
     Raises:
-        ConflictError: It is a base model or a checkpoint.
+        ConflictError: It is a base model, a checkpoint or an endpoint, or an endpoint serves it.
         NotFoundError: There is none with that name.
 
     """
+    if endpoints.find_by_name(db, name):
+        raise ConflictError(f"{name} is an endpoint.", hint="Delete it on the Serve page.")
     tuned = _parse_tuned_name(db, name)
     if tuned is None:
         get(db, runs, name)
@@ -290,6 +316,10 @@ def _checkpoint_dir(runs: Path, tuned: _TunedModel, step: int) -> Path:
             f"The checkpoint of step {step} was not kept. Use {tuned.model}{steps}.",
         )
     return folder / f"checkpoint-{step}"
+
+
+def _endpoint_info(endpoint: Endpoint) -> ModelInfo:
+    return ModelInfo(name=endpoint.name, created_at=endpoint.created_at)
 
 
 def _tuned_info(run: Run, suffix: str) -> ModelInfo:

@@ -18,7 +18,7 @@ from studio.db.tables import Run, RunEvent
 from studio.db.tasks import Export, Task, TaskBase
 from studio.hardware import free_memory
 from studio.services.estimates import run_progress
-from studio.services.models import loaded_model
+from studio.services.models import endpoint_uses, loaded_model
 from studio.services.queue import concurrent_exports, queue
 from studio.services.runs import runs
 from studio.services.tasks import tasks
@@ -64,8 +64,8 @@ def find_worker_blocker(db: Session) -> Blocker | None:
 def find_slot_blocker(db: Session) -> Blocker | None:
     """Return what occupies the slot that the next run waits for."""
     live, work = runs.list_live(db), _slot_taker(db)
-    model_slots = loaded_model.SLOTS_USED if loaded_model.current(db) else 0
-    if sum(run.slots for run in live) + bool(work) + model_slots < workers.count_slots(db):
+    others = _model_slots(db) + bool(work)
+    if sum(run.slots for run in live) + others < workers.count_slots(db):
         export = concurrent_exports.blocking_export(db, workers.training_hardware(db))
         reason = f"waiting for export {export.id}: both may not fit into memory" if export else ""
         return Blocker(reason) if export else None
@@ -73,7 +73,15 @@ def find_slot_blocker(db: Session) -> Blocker | None:
         return _run_blocker(live)
     if work is not None:
         return _work_blocker(work)
+    if serving := endpoint_uses.list_in_slots(db):
+        return Blocker(f"waiting for the endpoint {serving[0].name} to finish its answers")
     return Blocker("waiting for the loaded model to be unloaded")
+
+
+def _model_slots(db: Session) -> int:
+    """Return how many slots the loaded model and the endpoints use."""
+    loaded = loaded_model.SLOTS_USED if loaded_model.current(db) else 0
+    return loaded + endpoint_uses.SLOTS_USED * len(endpoint_uses.list_in_slots(db))
 
 
 def explain_work_wait(db: Session, work: Export | Task) -> Wait | None:
@@ -86,7 +94,7 @@ def explain_work_wait(db: Session, work: Export | Task) -> Wait | None:
         blocker = _export_blocker(db, work) if is_small else _training_blocker(db)
     elif blocker is None:
         assert isinstance(work, Task)  # noqa: S101 -- there is no other work
-        blocker = _training_blocker(db) if tasks.needs_device(work) else _task_blocker(db)
+        blocker = _training_blocker(db) if tasks.needs_device(work) else _task_blocker(db, work)
     blocker = blocker or Blocker(SOON)
     return Wait(reason=blocker.reason, since=work.created_at, seconds=blocker.seconds)
 
@@ -135,9 +143,15 @@ def _export_blocker(db: Session, export: Export) -> Blocker | None:
     )
 
 
-def _task_blocker(db: Session) -> Blocker | None:
-    running = [task for task in _running_work(db, Task) if not tasks.needs_device(task)]
-    return _work_blocker(running[0]) if len(running) >= concurrent_exports.MAX_TASKS else None
+def _task_blocker(db: Session, task: Task) -> Blocker | None:
+    lane = tasks.lane(task)
+    running = [
+        other
+        for other in _running_work(db, Task)
+        if not tasks.needs_device(other) and tasks.lane(other) == lane
+    ]
+    is_full = len(running) >= concurrent_exports.MAX_BY_LANE[lane]
+    return _work_blocker(running[0]) if is_full else None
 
 
 def _slot_taker(db: Session) -> TaskBase | None:
@@ -289,11 +303,11 @@ def list_work(db: Session) -> Sequence[WorkItem]:
 
 
 def count_all_used_slots(db: Session) -> int:
-    """Return how many slots are in use by runs, other work and the loaded model."""
+    """Return how many slots are in use by runs, other work, the loaded model and endpoints."""
     used = sum(run.slots for run in runs.list_live(db)) + sum(
         item.takes_slot for item in list_work(db)
     )
-    return used + (loaded_model.SLOTS_USED if loaded_model.current(db) else 0)
+    return used + _model_slots(db)
 
 
 def _export_item(db: Session, export: Export) -> WorkItem:

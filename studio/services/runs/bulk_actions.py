@@ -15,7 +15,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
 from studio.services.accounts import owners
-from studio.services.models import reward_models
+from studio.services.models import endpoint_uses, reward_models
 from studio.services.runs import runs, tags_notes
 
 RETENTION = timedelta(days=30)
@@ -48,6 +48,7 @@ def move_to_trash(db: Session, run_ids: Sequence[int]) -> list[int]:
         if run.status is RunStatus.QUEUED or run.status.is_live:
             raise ConflictError(f"Run {run.id} is {run.status}.", hint="Cancel it first.")
         reward_models.require_unused(db, run)
+        endpoint_uses.require_run_unused(db, run.id or 0)
         run.deleted_at = datetime.now(UTC)
     return _ids(changed)
 

@@ -30,7 +30,7 @@ from studio.services import experiments
 from studio.services.accounts import owners
 from studio.services.datasets import datasets, versions
 from studio.services.estimates import estimates
-from studio.services.models import reward_models
+from studio.services.models import endpoint_uses, reward_models
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import start_checks, states
@@ -277,6 +277,7 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
     if run.status is RunStatus.QUEUED or run.status.is_live:
         raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
     reward_models.require_unused(db, run)
+    endpoint_uses.require_run_unused(db, run_id)
     for table in (Metric, MetricSummary, Sample, RunEvent, Model, Export, Attempt):
         db.exec(remove(table).where(col(table.run_id) == run_id))
     db.delete(run)

@@ -128,6 +128,7 @@ STEP_FAILURES = {
     "start": "The worker cannot start queued work",
     "sweeps": "The worker cannot continue a sweep",
     "tidy": "The worker cannot clean up finished tasks",
+    "trackers": "The worker cannot send runs to trackers",
     "trash": "The worker cannot empty the trash",
 }
 """The steps of the worker's loop, by name, and what is wrong while one fails."""
