@@ -3,21 +3,20 @@
 Neither a thread nor a session is held while a model generates, and a disconnect stops it.
 """
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.errors import StudioError, UnavailableError
+from studio.errors import StudioError
 from studio.protocols.inference_service import GenerationChunk, GenerationRequest
 from studio.services.models.served_models import ServedModel
 from studio.services.openai import model_names
-from studio.web.api.openai import prompts
+from studio.web.api.openai import endpoint_proxy, endpoint_use, prompts
 from studio.web.api.openai.answers import Answers
 from studio.web.api.openai.chat_bodies import (
     ChatCompletionRequest,
@@ -25,24 +24,30 @@ from studio.web.api.openai.chat_bodies import (
     GenerationOptions,
 )
 from studio.web.api.openai.chat_responses import Choice, ResponseBuilder
+from studio.web.api.openai.disconnects import until_disconnect
+from studio.web.api.openai.endpoint_use import EndpointUse, UsingResponse
 from studio.web.http import errors
 from studio.web.http.errors import status_for
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
-T = TypeVar("T")
-
 
 @router.post("/chat/completions")
 async def chat(sent: ChatCompletionRequest, request: Request) -> Response:
     """Answer a conversation, with the chat template the model was trained with."""
-    return await _respond(request, sent.to_request(), is_chat=True)
+    use = await endpoint_use.begin(request, sent.model)
+    if use is not None and use.is_external:
+        return await endpoint_proxy.forward(request, use, "chat/completions", sent)
+    return await _respond(request, _read_options(sent, use), use, is_chat=True)
 
 
 @router.post("/completions")
 async def complete(sent: CompletionRequest, request: Request) -> Response:
     """Continue a text, without a chat template."""
-    return await _respond(request, sent.to_request(), is_chat=False)
+    use = await endpoint_use.begin(request, sent.model)
+    if use is not None and use.is_external:
+        return await endpoint_proxy.forward(request, use, "completions", sent)
+    return await _respond(request, _read_options(sent, use), use, is_chat=False)
 
 
 async def answer(request: Request, sent: ChatCompletionRequest) -> dict[str, Any]:
@@ -52,24 +57,49 @@ async def answer(request: Request, sent: ChatCompletionRequest) -> dict[str, Any
         StudioError: The model cannot be asked, or the client of the request has disconnected.
 
     """
-    pieces, builder, choices = await _start(request, sent.to_request(), is_chat=True)
+    use = await endpoint_use.begin(request, sent.model)
+    if use is not None and use.is_external:
+        return await endpoint_proxy.ask(request, use, sent)
+    pieces, builder, choices = await _start(request, _read_options(sent, use), use, is_chat=True)
     await until_disconnect(request, _read_all(pieces))
     return builder.full_response(choices)
 
 
-async def _respond(request: Request, options: GenerationOptions, *, is_chat: bool) -> Response:
-    pieces, builder, choices = await _start(request, options, is_chat=is_chat)
+def _read_options(
+    sent: ChatCompletionRequest | CompletionRequest, use: EndpointUse | None
+) -> GenerationOptions:
+    try:
+        return sent.to_request()
+    except BaseException:
+        endpoint_use.close(use)
+        raise
+
+
+async def _respond(
+    request: Request, options: GenerationOptions, use: EndpointUse | None, *, is_chat: bool
+) -> Response:
+    pieces, builder, choices = await _start(request, options, use, is_chat=is_chat)
     if options.is_streamed:
         events = _stream_events(pieces, builder, choices, wants_usage=options.wants_usage)
-        return StreamingResponse(events, media_type="text/event-stream")
+        return UsingResponse(events, use)
     await until_disconnect(request, _read_all(pieces))
     return JSONResponse(builder.full_response(choices))
 
 
 async def _start(
-    request: Request, options: GenerationOptions, *, is_chat: bool
+    request: Request, options: GenerationOptions, use: EndpointUse | None, *, is_chat: bool
 ) -> tuple[AsyncGenerator[tuple[Choice, str, GenerationChunk]], ResponseBuilder, list[Choice]]:
     """Return the pieces of the answers, and what they are added to, once the first one starts."""
+    try:
+        return await _start_answers(request, options, use, is_chat=is_chat)
+    except BaseException:
+        endpoint_use.close(use)
+        raise
+
+
+async def _start_answers(
+    request: Request, options: GenerationOptions, use: EndpointUse | None, *, is_chat: bool
+) -> tuple[AsyncGenerator[tuple[Choice, str, GenerationChunk]], ResponseBuilder, list[Choice]]:
     asked = await _build_request(request, options)
     scored = 0 if asked.scored_from is None else len(asked.ids) - asked.scored_from
     is_score = options.kind == "answer"
@@ -83,7 +113,7 @@ async def _start(
     requests = [asked.model_copy(update={"seed": seed}) for seed in options.seeds]
     answers = Answers(request.app.state.settings, requests)
     await until_disconnect(request, answers.start())
-    return _add_pieces(answers, choices), builder, choices
+    return _add_pieces(answers, choices, use), builder, choices
 
 
 async def _build_request(request: Request, options: GenerationOptions) -> GenerationRequest:
@@ -101,7 +131,7 @@ async def _build_request(request: Request, options: GenerationOptions) -> Genera
 
 
 async def _add_pieces(
-    answers: Answers, choices: list[Choice]
+    answers: Answers, choices: list[Choice], use: EndpointUse | None
 ) -> AsyncGenerator[tuple[Choice, str, GenerationChunk]]:
     """Add pieces to choices as they arrive, and yield each with its text.
 
@@ -112,6 +142,7 @@ async def _add_pieces(
             for choice in choices[index :: len(answers.requests)]:
                 yield choice, choice.add(chunk), chunk
     finally:
+        endpoint_use.close(use)
         await answers.close()
 
 
@@ -151,24 +182,3 @@ async def _stream_events(
 
 def _format_event(data: dict[str, Any]) -> str:
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
-
-
-async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, and cancel it if the client disconnects."""
-    task, disconnect = (
-        asyncio.ensure_future(work),
-        asyncio.ensure_future(_wait_for_disconnect(request)),
-    )
-    try:
-        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-    finally:
-        disconnect.cancel()
-        task.cancel()
-    raise UnavailableError("The client has disconnected.")
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -11,7 +11,7 @@ from studio.errors import InvalidError
 from studio.protocols.inference_service import GenerationRequest
 from studio.services.models import rerankers
 from studio.services.openai import model_names
-from studio.web.api.openai.chat import until_disconnect
+from studio.web.api.openai.disconnects import until_disconnect
 from studio.web.api.openai.schemas import Body, Out, check_fields
 
 router = APIRouter(prefix="/v1", tags=["openai"])
