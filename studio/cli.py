@@ -1,4 +1,4 @@
-"""The `studio` command: serve · link · accounts · worker · train · runs · datasets ….
+"""The `studio` command: serve · link · accounts · worker · train · runs · datasets · endpoints ….
 
 Each command imports what it needs, so that help and API commands start quickly.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import studio
-from studio.commands import accounts, datasets, runs
+from studio.commands import accounts, datasets, endpoints, runs
 from studio.errors import StudioError, UnavailableError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ EXIT_UNAVAILABLE = 3
 app.add_typer(accounts.app, name="accounts")
 app.add_typer(runs.app, name="runs")
 app.add_typer(datasets.app, name="datasets")
+app.add_typer(endpoints.app, name="endpoints")
 
 Port = Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)]
 Host = Annotated[

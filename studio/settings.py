@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+TrackerName = Literal["csv", "tensorboard", "mlflow", "wandb", "trackio"]
+"""What runs can be sent to: see `studio.trackers.table`."""
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 """Host names of the loopback interface."""
@@ -44,6 +48,15 @@ class Settings(BaseSettings):
 
     answer_idle_seconds: float = 300
     """How long a model stays loaded after its last answer."""
+
+    llama_server: str = "llama-server"
+    """llama.cpp's server, which serves GGUF files: a path, or a name to look up in PATH."""
+
+    vllm: str = "vllm"
+    """vLLM's command, which serves models on a GPU: a path, or a name to look up in PATH."""
+
+    endpoint_wait_seconds: float = Field(default=300, gt=0)
+    """How long a request to an endpoint waits until the endpoint has started."""
 
     evaluate_runs: bool = True
     """Whether finished models are evaluated as their recipes say. `false` leaves it to people."""
@@ -152,6 +165,27 @@ class Settings(BaseSettings):
     JSON list such as [{"name": "large", "url": "https://api.openai.com/v1", "model": "gpt-5",
     "key": "…"}]. A secret, because it holds keys."""
 
+    trackers: Annotated[tuple[TrackerName, ...], NoDecode] = ()
+    """Where every new run sends its metrics, separated by commas: csv, tensorboard, mlflow, wandb,
+    trackio. By default nowhere; a run's page offers all of them at any time."""
+
+    mlflow_url: str = ""
+    """The MLflow server, such as https://mlflow.example.org. By default, a database in the studio's
+    folder."""
+
+    mlflow_key: SecretStr = SecretStr("")
+    """What the MLflow server asks for: an access token, or a name and password as name:password."""
+
+    wandb_url: str = ""
+    """Your own Weights & Biases server; by default the public one."""
+
+    wandb_key: SecretStr = SecretStr("")
+    """Your API key at Weights & Biases. Without it, runs are written to the studio's folder, and
+    `wandb sync` uploads them."""
+
+    wandb_entity: str = ""
+    """The team that owns runs at Weights & Biases; by default your own."""
+
     python_graders: Literal["sealed", "trusted", "off"] = "sealed"
     """Whether programs that grade answers run: only where the kernel can seal them (`sealed`), also
     where it cannot (`trusted`; only on a machine that you alone use), or never (`off`)."""
@@ -185,6 +219,12 @@ class Settings(BaseSettings):
     def _split_folders(cls, folders: object) -> object:
         return folders.split(os.pathsep) if isinstance(folders, str) and folders else folders or ()
 
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _split_trackers(cls, names: object) -> object:
+        # Other processes get them with colons between them, as all lists.
+        return re.findall(r"[^,:\s]+", names) if isinstance(names, str) else names
+
     @field_validator("home")
     @classmethod
     def _make_absolute(cls, home: Path) -> Path:
@@ -212,9 +252,23 @@ class Settings(BaseSettings):
         return self.home / "chores"
 
     @property
+    def endpoint_logs(self) -> Path:
+        """The output of the programs that serve models."""
+        return self.home / "endpoints"
+
+    @property
     def uploads(self) -> Path:
         """Where large files are stored while their parts arrive."""
         return self.home / "uploads"
+
+    @property
+    def trackers_folder(self) -> Path:
+        """Where trackers keep runs that they do not send to a server."""
+        return self.home / "trackers"
+
+    def tracker_url(self, name: str) -> str:
+        """Return the address of a tracker's server; empty if it has none."""
+        return {"mlflow": self.mlflow_url, "wandb": self.wandb_url}.get(name, "")
 
     @property
     def cache(self) -> Path:

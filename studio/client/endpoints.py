@@ -183,6 +183,36 @@ def artifacts(run_id: int) -> ApiRequest[schemas.Page[schemas.File]]:
     return _get_request(f"/runs/{run_id}/artifacts", schemas.Page[schemas.File])
 
 
+def trackers(run_id: int) -> ApiRequest[schemas.Page[schemas.Tracker]]:
+    """List where a run is sent besides the studio, and how far."""
+    return _get_request(f"/runs/{run_id}/trackers", schemas.Page[schemas.Tracker])
+
+
+def track_run(
+    run_id: int,
+    tracker: str,
+    *,
+    project: str = "",
+    name: str = "",
+    entity: str = "",
+    tags: Sequence[str] = (),
+) -> ApiRequest[schemas.Tracker]:
+    """Send a run to a tracker, from its first event on; it may have ended long ago."""
+    names = {"tracker": tracker, "project": project, "name": name, "entity": entity}
+    body = {**names, "tags": list(tags)}
+    return _create_request(f"/runs/{run_id}/trackers", schemas.Tracker, body)
+
+
+def retry_tracker(run_id: int, key: str) -> ApiRequest[schemas.Tracker]:
+    """Try again at once to send a run to a tracker."""
+    return _post_request(f"/runs/{run_id}/trackers/{key}/retry", schemas.Tracker)
+
+
+def stop_tracker(run_id: int, key: str) -> ApiRequest[None]:
+    """Stop sending a run to a tracker; what was sent stays there."""
+    return ApiRequest(method="DELETE", path=f"/runs/{run_id}/trackers/{key}")
+
+
 def experiments() -> PagedRequest[schemas.Experiment]:
     return PagedRequest(path="/experiments", shape=schemas.Experiment)
 
@@ -298,6 +328,39 @@ def preview_sweep(
 
 def stop_sweep(sweep_id: int) -> ApiRequest[schemas.Sweep]:
     return _post_request(f"/sweeps/{sweep_id}/stop", schemas.Sweep)
+
+
+def served_endpoints() -> ApiRequest[schemas.Page[schemas.Endpoint]]:
+    return _get_request("/endpoints", schemas.Page[schemas.Endpoint])
+
+
+def served_endpoint(endpoint_id: int) -> ApiRequest[schemas.Endpoint]:
+    return _get_request(f"/endpoints/{endpoint_id}", schemas.Endpoint)
+
+
+def serve(name: str, run_id: int, **options: Any) -> ApiRequest[schemas.Endpoint]:  # noqa: ANN401 -- any field of the API
+    """Serve the model of a run; options include `step`, `export_id`, `engine`, `idle_minutes`."""
+    return _create_request(
+        "/endpoints", schemas.Endpoint, {"name": name, "run_id": run_id, **options}
+    )
+
+
+def start_endpoint(endpoint_id: int) -> ApiRequest[schemas.Endpoint]:
+    return _post_request(f"/endpoints/{endpoint_id}/start", schemas.Endpoint)
+
+
+def stop_endpoint(endpoint_id: int) -> ApiRequest[schemas.Endpoint]:
+    return _post_request(f"/endpoints/{endpoint_id}/stop", schemas.Endpoint)
+
+
+def delete_endpoint(endpoint_id: int) -> ApiRequest[None]:
+    """Delete an endpoint and its log; the model stays."""
+    return ApiRequest(method="DELETE", path=f"/endpoints/{endpoint_id}")
+
+
+def endpoint_log(endpoint_id: int) -> ApiRequest[str]:
+    """Get the last lines that the program of an endpoint wrote."""
+    return _get_request(f"/endpoints/{endpoint_id}/log", str)
 
 
 def compare(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[schemas.Comparison]:

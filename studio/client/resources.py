@@ -75,6 +75,10 @@ class RunMethods(Resource[W]):
     metrics = Method(endpoints.metrics)
     artifacts = Method(endpoints.artifacts)
     report = Method(endpoints.run_report)
+    trackers = Method(endpoints.trackers)
+    track = Method(endpoints.track_run)
+    retry_tracker = Method(endpoints.retry_tracker)
+    stop_tracker = Method(endpoints.stop_tracker)
 
 
 class TaskMethods(Resource[W]):
@@ -112,6 +116,16 @@ class Sweeps(Resource[W]):
     stop = Method(endpoints.stop_sweep)
 
 
+class Endpoints(Resource[W]):
+    create = Method(endpoints.serve)
+    list = Method(endpoints.served_endpoints)
+    get = Method(endpoints.served_endpoint)
+    start = Method(endpoints.start_endpoint)
+    stop = Method(endpoints.stop_endpoint)
+    delete = Method(endpoints.delete_endpoint)
+    log = Method(endpoints.endpoint_log)
+
+
 class StudioMethods(Resource[W]):
     """A studio on this machine or another one."""
 
@@ -125,3 +139,4 @@ class StudioMethods(Resource[W]):
         self.datasets = Datasets(transport)
         self.models = Models(transport)
         self.sweeps = Sweeps(transport)
+        self.endpoints = Endpoints(transport)

@@ -88,6 +88,24 @@ class File(Schema):
     bytes: int
 
 
+class Tracker(Schema):
+    """Where a run is sent besides the studio, and how far."""
+
+    key: str
+    tracker: str
+    """csv, tensorboard, mlflow, wandb or trackio."""
+    title: str
+    progress: str
+    """waiting, sending, sent, failing or given_up."""
+    step: int | None
+    """The last step that was sent."""
+    place: str
+    command: str
+    """The command that shows it; empty if `place` is an address."""
+    error: str
+    hint: str
+
+
 class Experiment(Schema):
     id: int
     name: str
@@ -153,6 +171,24 @@ class SweepPreview(Schema):
     count: int
     seconds: float | None
     left_out: int
+
+
+class Endpoint(Schema):
+    """A model that is served under a name of its own."""
+
+    id: int
+    name: str
+    engine: str
+    run_id: int
+    step: int | None
+    export_id: int | None
+    state: str
+    """starting, ready, idle, failing or stopped."""
+    note: str
+    error: str
+    idle_minutes: int | None
+    requests: int
+    last_used_at: datetime | None
 
 
 class ComparisonCell(Schema):
