@@ -17,7 +17,7 @@ from studio.services.runs.start_checks import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
 from studio.web.accounts import accounts_page
-from studio.web.api import accounts, compare, feedback, graders, openai
+from studio.web.api import accounts, compare, endpoints, feedback, graders, openai
 from studio.web.api.datasets import datasets, tokens, versions
 from studio.web.api.experiments import experiments, sweeps
 from studio.web.api.models import models
@@ -31,6 +31,7 @@ from studio.web.api.runs import (
     rollouts,
     run_results,
     runs,
+    trackers,
 )
 from studio.web.api.system import hardware, system
 from studio.web.auth.login_throttle import LoginThrottle
@@ -44,6 +45,7 @@ from studio.web.datasets import (
     token_preview_page,
     token_stats_page,
 )
+from studio.web.endpoints import endpoint_page
 from studio.web.experiments import (
     experiment_page,
     graded_experiment_page,
@@ -91,6 +93,7 @@ PAGES = tuple(
         playground_page,
         grader_page,
         graded_experiment_page,
+        endpoint_page,
         export_page,
         compare_page,
         report_page,
@@ -127,6 +130,7 @@ API = (
     event_streams.router,
     runs.router,
     run_results.router,
+    trackers.router,
     runs.table_router,
     run_results.samples_router,
     run_results.exports_router,
@@ -139,6 +143,7 @@ API = (
     datasets.uploads_router,
     feedback.router,
     graders.router,
+    endpoints.router,
     compare.router,
     compare.saved_router,
     experiments.studies_router,

@@ -119,8 +119,8 @@ function outcome({ text, calls, end, problem, isStopped }) {
 function judge(reply, isRight) {
   const verdict = part(reply, "verdict");
   verdict.hidden = isRight === null;
-  verdict.classList.toggle("right", isRight === true);
-  verdict.classList.toggle("wrong", isRight === false);
+  verdict.classList.toggle("better", isRight === true);
+  verdict.classList.toggle("worse", isRight === false);
   verdict.textContent = isRight ? `✓ ${phrase("As expected")}` : `✗ ${phrase("Not as expected")}`;
 }
 

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from studio.db.tasks import Task
 from studio.services.estimates import run_progress
-from studio.services.models import loaded_model
+from studio.services.models import endpoint_uses, loaded_model
 from studio.services.queue import overview, queue, task_results
 from studio.services.runs import run_commands, runs
 from studio.services.tasks import tasks
@@ -36,6 +36,8 @@ def show(request: Request, db: DB) -> Response:
         used=overview.count_all_used_slots(db),
         others=overview.list_work(db),
         loaded=model,
+        serving=endpoint_uses.list_in_slots(db),
+        kept_for=endpoint_uses.list_pinned(db),
         stays=loaded_model.time_left(model) if model else None,
         progress_of=run_progress.measure,
         hardware=hardware_page.strip_of_machines(db),

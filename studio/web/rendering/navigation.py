@@ -67,6 +67,13 @@ NAV_GROUPS = (
                 key="e",
                 child_paths=("/graders/",),
             ),
+            NavItem(
+                href="/endpoints",
+                label="Serve",
+                icon="serve",
+                key="v",
+                child_paths=("/endpoints/",),
+            ),
         ),
     ),
     NavGroup(
