@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from sqlmodel import Session
 
+from studio.db.column_types import now
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.intake.row_formats.schema import Turn, make_turn
@@ -17,6 +18,8 @@ from studio.services.accounts import secrets
 from studio.services.compare import comparisons
 from studio.services.datasets import dataset_builds
 from studio.services.datasets.pending_datasets import Upload
+from studio.services.endpoints import endpoints, lifecycle
+from studio.services.endpoints.sources import Source
 from studio.services.exports import exports
 from studio.services.feedback import feedback
 from studio.services.feedback.feedback import NewFeedback
@@ -92,6 +95,9 @@ PAGES = (
     "/playground",
     "/playground?model=base:1&model=run:1&model=run:9&temperature.2=0.7&prompt=Why%3F",
     "/graders",
+    "/endpoints",
+    "/endpoints/new?from=run:1",
+    "/endpoints/1/log",
     "/queue",
     "/settings",
     "/settings/access",
@@ -128,6 +134,7 @@ def furnish(db: Session, home: Path) -> None:
     comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
     _add_exports(db, home / "runs")
     _add_evaluation(db, Settings(home=home))
+    _add_endpoints(db, Settings(home=home))
     _add_feedback(db)
     _add_datasets(db, home / "datasets")
     _add_sweep(db)
@@ -191,6 +198,20 @@ def _add_evaluation(db: Session, settings: Settings) -> None:
     )
     won, flipped = evaluated_runs.TUNED_WINS, evaluated_runs.FIRST_WINS
     evaluated_runs.judge(db, settings, evaluation, [won] * 15 + [flipped] * 4)
+
+
+def _add_endpoints(db: Session, settings: Settings) -> None:
+    """Let the first run be served by three endpoints: ready, idle, and one that failed."""
+    ready, idle, failing = (
+        endpoints.create(db, settings, name, Source(run_id=1), "studio")
+        for name in ("pets", "birds", "fish")
+    )
+    lifecycle.record_ready(ready)
+    ready.requests, ready.last_used_at = 1234, now()
+    lifecycle.record_ready(idle)
+    lifecycle.give_up_slot(idle, "gave its slot up for other work; starts again on request")
+    for _ in range(lifecycle.MAX_CRASHES):
+        lifecycle.record_crash(failing, "The inference service ended with signal 9.", "")
 
 
 def _add_feedback(db: Session) -> None:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Asked
 
 from studio.db.accounts import Role, Scope
+from studio.db.endpoints import Endpoint
 from studio.db.feedback import Feedback
 from studio.db.session import unit_of_work
 from studio.db.summaries import SavedComparison, SavedView
@@ -93,6 +94,7 @@ def furnished_house(
         db.add_all([Study(experiment_id=1, name="x"), Task(kind="look", subject="dataset:1")])
         db.add_all([SavedComparison(name="x", query=""), SavedView(name="x", query="")])
         db.add(Feedback(kind="preference", key="x", said_in="chat"))
+        db.add(Endpoint(name="x", engine="studio", run_id=1))
         db.flush()
         for kind in set(TABLES_BY_PATH.values()):
             db.exec(update(kind).values(owner_id=ann))

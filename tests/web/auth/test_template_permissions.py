@@ -17,12 +17,14 @@ from starlette.types import Scope as Asked
 
 from studio.db.accounts import Role
 from studio.db.column_types import now
+from studio.db.endpoints import Endpoint
 from studio.db.owners import Actor, acting_as
 from studio.db.session import unit_of_work
-from studio.db.states import RunStatus, SweepStatus, TaskStatus
+from studio.db.states import EndpointState, RunStatus, SweepStatus, TaskStatus
 from studio.db.summaries import SavedComparison, SavedView
 from studio.db.tables import DatasetVersion, Model, Run, Study, Sweep, Worker
 from studio.db.tasks import Export, LoadedModel, Task
+from studio.db.trackers import TrackedRun
 from studio.graders.schema import parse_grader
 from studio.intake.row_formats.schema import Turn, make_turn
 from studio.protocols.events import Event, Failed, Finished, Sampled
@@ -86,7 +88,9 @@ LOOKED_AT = (
     *("/settings/notices", "/failures", "/numbers"),
     *("/playground", "/playground?model=base:5&model=run:5&model=run:3", "/playground/wait"),
     *("/playground/models", "/playground/column?model=run:5&key=c1"),
-    *("/playground/prompts?model=run:5", "/graders", "/graders/trials/3"),
+    *("/playground/prompts?model=run:5", "/graders", "/graders/trials/3", "/endpoints"),
+    *("/endpoints/list", "/endpoints/new?from=run:5", "/endpoints/1/log"),
+    "/runs/5/parts/trackers",
 )
 NO_PAGES = (
     *("/openapi.json", "/runs.csv", "/compare/export?runs=4,5", "/comparisons/1/export"),
@@ -125,6 +129,7 @@ def fill(db: Session, settings: Settings) -> None:
     # An experiment of its own: run 8 scores texts.
     make_finished_run(db, "scores").recipe = make_recipe(method="reward")
     _add_groups(db)
+    _add_places(db)
     asked: list[Turn] = [make_turn("user", "Q?")]
     feedback.add(db, NewFeedback(prompt=asked, answer="A", said_in="chat", run_id=4))
     _add_tasks(db, settings)
@@ -156,6 +161,13 @@ def _add_groups(db: Session) -> None:
         db.add(Sweep(experiment_id=1, strategy="grid", status=status, **about))
     db.add(Study(experiment_id=1, name="x", modes=["fp32", "bf16"], seeds=[1]))
     db.add_all([SavedComparison(name="x", query="runs=4,5"), SavedView(name="x", query="q=x")])
+
+
+def _add_places(db: Session) -> None:
+    """Add an endpoint that answers, one that does not, and a tracker that fails."""
+    for name, state in (("up", EndpointState.READY), ("down", EndpointState.STOPPED)):
+        db.add(Endpoint(name=name, engine="llama.cpp", run_id=5, state=state))
+    db.add(TrackedRun(run_id=5, tracker="csv", key="csv", failures=1, error="The disk is full."))
 
 
 def _export(db: Session, settings: Settings) -> None:
@@ -363,6 +375,9 @@ CHANGES = {
     "/runs/{run_id}/evaluations/{evaluation_id}/feedback",
     "/runs/{run_id}/evaluations/{evaluation_id}/leave-out",
     *("/feedback/datasets", "/feedback/{feedback_id}/delete", "/graders/train", "/graders/try"),
+    *("/endpoints/new", "/endpoints/{endpoint_id}/start", "/endpoints/{endpoint_id}/stop"),
+    *("/endpoints/{endpoint_id}/delete", "/runs/{run_id}/trackers"),
+    *("/runs/{run_id}/trackers/{key}/retry", "/runs/{run_id}/trackers/{key}/delete"),
     "/reports/precision/new",
     *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
     *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),

@@ -26,7 +26,7 @@ def test_menu_groups_pages_by_what_people_do(client: TestClient) -> None:
     }
 
     assert groups == {
-        "Build": ["New", "Data", "Models", "Playground", "Graders"],
+        "Build": ["New", "Data", "Models", "Playground", "Graders", "Serve"],
         "Track": ["Runs", "Compare", "Sweeps", "Precision studies", "Number formats"],
         "System": ["Queue", "Settings", "Help"],
     }
