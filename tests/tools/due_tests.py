@@ -35,16 +35,20 @@ BESIDE = {
     "studio/runner/inference": re.compile(r"studio\.runner\.(inference|work_main)"),
     "studio/runner/judges": re.compile(r"studio\.runner\.(judges|work_main)"),
     "studio/runner/tasks": re.compile(r"studio\.runner\.(tasks|work_main)"),
+    "studio/runner/tasks/track.py": re.compile("track"),
     "studio/training/export": re.compile("export"),
 }
-"""What happens beside training, and what names it. No part of `COMMON`: tests of training that do
+"""What happens beside training, and what names it. No part of `COMMON`: tests of `INSIDE` that do
 not name it do not depend on it."""
+
+INSIDE = ("tests/training", "tests/web", "tests/security")
+"""Suites whose tests start no worker, and so nothing that they do not name."""
 
 SHARED = ("tests/support", "tests/fakes")
 """What tests of all suites share: each depends on the modules that it names."""
 
 APART = "# Only for benchmarks"
-"""Where the pins of packages begin that no training and no test but those of benchmarks imports."""
+"""Where the pins of packages begin that only tests of benchmarks and trackers import."""
 
 LANGUAGES = ("studio/locale",)
 """Translations: only tests in a browser that name a language read any."""
@@ -60,6 +64,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         *("studio/worker", "studio/db", "studio/processes", "studio/commands"),
         *("studio/services/queue", "studio/services/operations", "studio/services/tasks"),
         *("studio/services/runs", "studio/services/sweeps", "studio/services/exports"),
+        *("studio/services/trackers", "studio/trackers"),
     ),
     "tests/worker": ("studio/worker", "studio/services/tasks", "studio/services/exports"),
     "tests/commands": ("studio/commands", "studio/client"),
@@ -100,9 +105,10 @@ class Fingerprints:
         """
         if name not in self.known:
             digest = hashlib.sha256()
+            apart = tuple(one for one in BESIDE if one.startswith(f"{name}/"))
             for path in _files(self.root / name):
                 relative = path.relative_to(self.root).as_posix()
-                if name not in BESIDE and relative.startswith(tuple(BESIDE)):
+                if relative.startswith(apart):
                     continue
                 digest.update(f"{relative}\n{self._content(path)}\n".encode())
             self.known[name] = digest.hexdigest()
@@ -201,7 +207,7 @@ def depends_on(item: pytest.Item) -> set[str]:
     beside = (
         name
         for name, names_it in BESIDE.items()
-        if suite != "tests/training" or any(map(names_it.search, texts))
+        if suite not in INSIDE or any(map(names_it.search, texts))
     )
     languages = LANGUAGES if suite == "tests/e2e" and _NAMES_LANGUAGE.search(_text(path)) else ()
     code = ANYTHING if is_quick else SUITES[suite]
