@@ -14,7 +14,7 @@ from typing import get_args
 
 from studio.db.accounts import Role
 from studio.db.owners import Actor
-from studio.db.states import RunStatus, SweepStatus, TaskStatus
+from studio.db.states import EndpointState, RunStatus, SweepStatus, TaskStatus
 from studio.intake.detection.row_shapes import KIND_NAMES
 from studio.methods import METHODS
 from studio.protocols.events import PHASES, Quantity
@@ -32,12 +32,13 @@ from studio.web.studies import study_page
 SOURCES = (
     *("studio/web", "studio/services", "studio/intake", "studio/recipe", "studio/weights"),
     *("studio/methods", "studio/training", "studio/runner", "studio/evaluation", "studio/graders"),
-    *("studio/data_sources.py", "studio/failure_codes.py", "studio/hardware.py"),
+    *("studio/engines", "studio/data_sources.py", "studio/failure_codes.py", "studio/hardware.py"),
     "studio/hardware_usage/gpu_sensors.py",
     *("studio/metrics.py", "studio/network/hub_client.py", "studio/network/safe_http.py"),
     *("studio/network/safe_streams.py", "studio/protocols/chat_endpoints.py"),
     *("studio/protocols/endpoint_client.py", "studio/protocols/grader_judges.py"),
     *("studio/protocols/tasks.py", "studio/schemas/validation_errors.py"),
+    "studio/trackers/table.py",
 )
 """Parts of the package with texts that pages show."""
 
@@ -80,7 +81,7 @@ _IGNORED_CALLS = frozenset({"Field", "encode", "get", "info", "removeprefix"})
 _CATALOGUE_CALLS = frozenset({"gettext", "ngettext"})
 """Calls with arguments that are messages, whatever they look like."""
 
-_STATES = (RunStatus, TaskStatus, SweepStatus, Role)
+_STATES = (RunStatus, TaskStatus, SweepStatus, EndpointState, Role)
 
 
 def find_messages(root: Path) -> Iterator[tuple[str, str | tuple[str, str]]]:
