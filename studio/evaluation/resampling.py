@@ -61,13 +61,14 @@ def interval(
 
     Percentiles of few rows are too narrow. They are taken further out, at
     Φ(-t · √(n / (n - 1))) with Student's t of n - 1 degrees of freedom: Hesterberg, What Teachers
-    Should Know About the Bootstrap (2015). With one row, nothing is known: the interval is the
-    value.
+    Should Know About the Bootstrap (2015). Samples without a value do not count: R² of equal
+    targets, for example, does not exist. With one row, nothing is known: the interval is the value.
     """
-    if rows < 2:  # noqa: PLR2004 -- scatter needs two
+    values = np.array([score(one) for one in sums])
+    values = values[np.isfinite(values)]
+    if rows < 2 or not len(values):  # noqa: PLR2004 -- scatter needs two
         return value, value
     tail = NormalDist().cdf(-student_t(rows - 1) * math.sqrt(rows / (rows - 1)))
-    values = np.array([score(one) for one in sums])
     low, high = np.quantile(values, (tail, 1 - tail)).tolist()
     return min(low, value), max(high, value)
 

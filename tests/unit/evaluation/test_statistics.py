@@ -102,6 +102,20 @@ def test_nothing_to_measure_gives_nothing(rows: list[AnsweredRow]) -> None:
     assert statistics.compare(LOSS, rows, rows) is None
 
 
+def test_samples_without_a_value_do_not_count() -> None:
+    """A sample may have only rows without labels, which have no F1 score."""
+    macro_f1 = EVALUATION_METRICS["macro_f1"]
+    first, second = answered_pairs([("", ""), ("a", "a")]), answered_pairs([("", ""), ("b", "a")])
+
+    assert statistics.measure(macro_f1, first) == statistics.Figure(1.0, 1.0, 1.0, 2)
+    same, other = (statistics.compare(macro_f1, first, each) for each in (first, second))
+    assert same is not None
+    assert (same.low, same.difference, same.high) == (0.0, 0.0, 0.0)
+    assert other is not None
+    assert (other.low, other.difference, other.high) == (-1.0, -1.0, -1.0)
+    assert not other.is_clear
+
+
 def test_difference_on_thousand_rows_is_not_clear() -> None:
     """The example of 64 rows against 46, whose p is 0.105."""
     first = right_at([*range(300), *range(400, 446)], 1000)
