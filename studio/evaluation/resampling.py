@@ -64,9 +64,11 @@ def interval(
     Should Know About the Bootstrap (2015). Samples without a value do not count: R² of equal
     targets, for example, does not exist. With one row, nothing is known: the interval is the value.
     """
+    if rows < 2:  # noqa: PLR2004 -- scatter needs two
+        return value, value
     values = np.array([score(one) for one in sums])
     values = values[np.isfinite(values)]
-    if rows < 2 or not len(values):  # noqa: PLR2004 -- scatter needs two
+    if not len(values):
         return value, value
     tail = NormalDist().cdf(-student_t(rows - 1) * math.sqrt(rows / (rows - 1)))
     low, high = np.quantile(values, (tail, 1 - tail)).tolist()
