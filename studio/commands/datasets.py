@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from studio.commands.output import JsonOption, print_json, print_table
+from studio.commands.output import JsonOption, open_studio, print_json, print_table
 
 if TYPE_CHECKING:
     from studio.client.schemas import Dataset
@@ -25,9 +25,7 @@ COLUMNS = ("id", "name", "kind", "status", "rows", "validation")
 @app.command()
 def add(file: DataFile, name: Name = "", *, as_json: JsonOption = False) -> None:
     """Upload a file."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
-    with Studio() as studio, _UploadProgress(file, quiet=as_json) as bar:
+    with open_studio() as studio, _UploadProgress(file, quiet=as_json) as bar:
         dataset = studio.datasets.add(file, name=name, progress=bar.update)
     if as_json:
         print_json(dataset)
@@ -38,9 +36,7 @@ def add(file: DataFile, name: Name = "", *, as_json: JsonOption = False) -> None
 @app.command("list")
 def list_datasets(*, as_json: JsonOption = False) -> None:
     """List datasets, newest first."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
-    with Studio() as studio:
+    with open_studio() as studio:
         datasets = list(studio.datasets.list())
     if as_json:
         print_json(datasets)

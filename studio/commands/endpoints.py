@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from studio.commands.output import JsonOption, print_json, print_table
+from studio.commands.output import JsonOption, open_studio, print_json, print_table
 
 if TYPE_CHECKING:
     from studio.client.schemas import Endpoint
@@ -40,10 +40,8 @@ def create(  # noqa: PLR0913 -- typer reads the options
     as_json: JsonOption = False,
 ) -> None:
     """Serve the model of a run, one of its checkpoints or exports."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
     options = {"step": step, "export_id": export, "engine": engine or None}
-    with Studio() as studio:
+    with open_studio() as studio:
         made = studio.endpoints.create(name, run_id, idle_minutes=idle or None, **options)
     _print(made, as_json=as_json)
 
@@ -51,9 +49,7 @@ def create(  # noqa: PLR0913 -- typer reads the options
 @app.command("list")
 def list_endpoints(*, as_json: JsonOption = False) -> None:
     """List endpoints, newest first."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
-    with Studio() as studio:
+    with open_studio() as studio:
         found = studio.endpoints.list().data
     if as_json:
         print_json(found)
@@ -64,9 +60,7 @@ def list_endpoints(*, as_json: JsonOption = False) -> None:
 @app.command()
 def start(endpoint_id: EndpointId, *, as_json: JsonOption = False) -> None:
     """Start an endpoint that is stopped, idle or failing."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
-    with Studio() as studio:
+    with open_studio() as studio:
         endpoint = studio.endpoints.start(endpoint_id)
     _print(endpoint, as_json=as_json)
 
@@ -74,9 +68,7 @@ def start(endpoint_id: EndpointId, *, as_json: JsonOption = False) -> None:
 @app.command()
 def stop(endpoint_id: EndpointId, *, as_json: JsonOption = False) -> None:
     """Stop an endpoint until it is started again."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
-    with Studio() as studio:
+    with open_studio() as studio:
         endpoint = studio.endpoints.stop(endpoint_id)
     _print(endpoint, as_json=as_json)
 
@@ -84,18 +76,14 @@ def stop(endpoint_id: EndpointId, *, as_json: JsonOption = False) -> None:
 @app.command()
 def delete(endpoint_id: EndpointId) -> None:
     """Delete an endpoint and its log; the model stays."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
-    with Studio() as studio:
+    with open_studio() as studio:
         studio.endpoints.delete(endpoint_id)
 
 
 @app.command()
 def log(endpoint_id: EndpointId) -> None:
     """Print the last lines that the program of an endpoint wrote."""
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
-
-    with Studio() as studio:
+    with open_studio() as studio:
         typer.echo(studio.endpoints.log(endpoint_id))
 
 

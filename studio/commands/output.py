@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from studio.client import Studio
     from studio.client.schemas import Run, Schema
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 STATUS_COLOURS = {"succeeded": "green", "failed": "red", "running": "cyan", "paused": "yellow"}
+
+
+def open_studio() -> "Studio":
+    """Return a client of the studio that STUDIO_URL and STUDIO_TOKEN select."""
+    from studio.client import Studio  # noqa: PLC0415 -- heavy import
+
+    return Studio()
 
 
 def print_json(value: "Schema | Iterable[Schema]") -> None:
