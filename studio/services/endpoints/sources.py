@@ -21,6 +21,7 @@ from studio.services.exports import exports
 from studio.services.models import served_models
 from studio.services.models.served_models import ServedModel
 from studio.services.runs import artifacts, runs
+from studio.services.runs.runs import RunFilter
 
 ADAPTER_CONFIG = "adapter_config.json"
 
@@ -214,6 +215,16 @@ def list_sources(db: Session, run_folders: Path, run: Run) -> Iterator[tuple[Sou
             yield source, resolve(db, run_folders, source)
         except (StudioError, OSError):  # Not finished, or its files are gone.
             continue
+
+
+def list_servable_runs(db: Session, run_folders: Path, *, limit: int) -> Iterator[Run]:
+    """Yield those of the newest succeeded runs whose result can be served."""
+    for run in runs.newest(db, RunFilter(status=RunStatus.SUCCEEDED), limit=limit):
+        try:
+            resolve(db, run_folders, Source(run_id=run.id or 0))
+        except (StudioError, OSError):  # It writes no text, or its files are gone.
+            continue
+        yield run
 
 
 def parse(text: str) -> Source:

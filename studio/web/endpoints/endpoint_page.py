@@ -27,6 +27,7 @@ EndpointId = Annotated[int, Path(ge=1, lt=2**63)]
 SourceText = Annotated[str, Query(alias="from", max_length=100)]
 
 LOG_LINES = 200
+RUNS_SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,10 @@ def rows(request: Request, db: DB) -> Response:
 
 @router.get("/new")
 def new(request: Request, db: DB, config: Config, source: SourceText = "") -> Response:
+    """Show the form for a model; without one, the runs whose model can be served."""
+    if not source:
+        found = list(sources.list_servable_runs(db, config.runs, limit=RUNS_SHOWN))
+        return page(request, "endpoints/choose.html", runs=found)
     return page(request, "endpoints/new.html", **_form_context(db, config, source, {}))
 
 

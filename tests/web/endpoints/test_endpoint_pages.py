@@ -140,6 +140,18 @@ def test_run_and_export_lead_to_the_form(client: TestClient, source: Source) -> 
     assert f"/endpoints/new?from=run:1/export:{source.export_id}" in files
 
 
+@pytest.mark.usefixtures("source")
+def test_form_without_a_run_lists_those_that_can_be_served(client: TestClient) -> None:
+    page = opened(client, "/endpoints/new")
+
+    links = {one.attributes.get("href") for one in page.one("main").all("a")}
+    assert {"/runs/1", "/endpoints/new?from=run:1"} <= links
+
+
+def test_form_says_that_there_is_nothing_to_serve(client: TestClient) -> None:
+    assert "Nothing to serve yet" in opened(client, "/endpoints/new").text
+
+
 def test_log_is_shown(
     client: TestClient, engine: Engine, settings: Settings, source: Source
 ) -> None:
@@ -176,7 +188,7 @@ def test_api_creates_changes_and_deletes(client: TestClient, source: Source) -> 
 @pytest.mark.usefixtures("source")
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("", 422), ("experiment:1", 422), ("run:99", 404), ("run:1@7", 200), ("run:1/export:9", 200)],
+    [("experiment:1", 422), ("run:99", 404), ("run:1@7", 200), ("run:1/export:9", 200)],
 )
 def test_form_needs_a_run_and_offers_what_there_is(
     client: TestClient, path: str, status: int

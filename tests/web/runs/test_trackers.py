@@ -47,7 +47,9 @@ def test_what_was_sent_and_where_is_shown(client: TestClient, settings: Settings
     state = TrackerState(step=10, is_closed=True, place="/data/run-1", command="open /data/run-1")
     state.save(folder, "csv")
 
-    assert "✓ complete 10 open /data/run-1" in parse_page(client.get("/runs/1/files").text).text
+    page = parse_page(client.get("/runs/1/files").text)
+    assert "✓ complete 10 open /data/run-1" in page.text
+    assert page.one("button", commandfor="untrack-csv", command="show-modal").text == "Remove"
     (one,) = client.get(API).json()["data"]
     assert (one["progress"], one["step"], one["place"]) == ("sent", 10, "/data/run-1")
 
