@@ -34,9 +34,13 @@ _EXPANDED_FIELDS = (
     "siblings",
     "pipeline_tag",
 )
-_TASKS = ("text-generation", "text2text-generation", "fill-mask")
+_TASKS = (
+    *("text-generation", "text2text-generation", "fill-mask", "image-text-to-text"),
+    *("sentence-similarity", "text-ranking"),
+)
 """Tags of models that can be trained. The hub's filter finds models with all tags it is given, so
-each is searched for on its own; T5, BART and Marian have the second, encoders the third."""
+each is searched for on its own; T5, BART and Marian have the second, encoders the third, and those
+that embed or rank texts the last two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,3 +282,17 @@ KNOWN_ENCODERS = tuple(
     )
 )
 """Models that read a text from both sides and give labels or numbers, smallest first."""
+
+KNOWN_IMAGE_TEXT_MODELS = (
+    KnownModel(repo="Qwen/Qwen3-VL-2B-Instruct", family="qwen3_vl", parameters=2_127_532_032),
+    KnownModel(repo="Qwen/Qwen2-VL-2B-Instruct", family="qwen2_vl", parameters=2_208_985_600),
+    KnownModel(repo="Qwen/Qwen2.5-VL-3B-Instruct", family="qwen2_5_vl", parameters=3_754_622_976),
+    KnownModel(repo="Qwen/Qwen3-VL-4B-Instruct", family="qwen3_vl", parameters=4_437_815_808),
+    KnownModel(
+        repo="llava-hf/llava-1.5-7b-hf",
+        family="llava",
+        parameters=7_063_427_072,
+        dtype="float16",
+    ),
+)
+"""Models that read images and text and write text, smallest first."""

@@ -33,6 +33,7 @@ _KNOWN_MODELS = (
     *known_models.KNOWN_MODELS,
     *known_models.KNOWN_ENCODER_DECODERS,
     *known_models.KNOWN_ENCODERS,
+    *known_models.KNOWN_IMAGE_TEXT_MODELS,
 )
 
 FitEstimate = Callable[[ModelFacts], MemoryEstimate | None]

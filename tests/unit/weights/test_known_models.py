@@ -1,13 +1,22 @@
 """Known models: their dimensions give the number of parameters that their authors state."""
 
+from itertools import chain
+
 import pytest
 
 from studio.methods.seq2seq import FAMILIES
 from studio.network.hub_client import REPO_ID
+from studio.weights import image_text
 from studio.weights.encoders import ENCODERS
 from studio.weights.family_limits import FAMILY_LAYERS
-from studio.weights.known_models import KNOWN_ENCODER_DECODERS, KNOWN_ENCODERS, KNOWN_MODELS
+from studio.weights.known_models import (
+    KNOWN_ENCODER_DECODERS,
+    KNOWN_ENCODERS,
+    KNOWN_IMAGE_TEXT_MODELS,
+    KNOWN_MODELS,
+)
 
+LISTS = (KNOWN_MODELS, KNOWN_ENCODER_DECODERS, KNOWN_ENCODERS, KNOWN_IMAGE_TEXT_MODELS)
 STATED = {
     "openai-community/gpt2": 124e6,
     "HuggingFaceTB/SmolLM2-135M-Instruct": 135e6,
@@ -39,7 +48,7 @@ def test_parameters_match_stated_numbers() -> None:
 
 
 def test_models_are_listed_from_smallest_to_largest() -> None:
-    for listed in (KNOWN_MODELS, KNOWN_ENCODER_DECODERS, KNOWN_ENCODERS):
+    for listed in LISTS:
         sizes = [known.facts.parameters for known in listed]
         assert sizes == sorted(sizes)
 
@@ -49,7 +58,7 @@ def test_memory_of_every_family_is_known() -> None:
 
 
 def test_names_can_be_used_in_recipes() -> None:
-    known = (*KNOWN_MODELS, *KNOWN_ENCODER_DECODERS, *KNOWN_ENCODERS)
+    known = chain.from_iterable(LISTS)
     assert [one.repo for one in known if not REPO_ID.fullmatch(one.repo)] == []
 
 
@@ -61,3 +70,8 @@ def test_encoder_decoders_are_of_families_that_can_be_trained() -> None:
 def test_encoders_are_of_families_that_can_be_trained() -> None:
     assert {known.family for known in KNOWN_ENCODERS} <= set(ENCODERS)
     assert {known.facts.kind for known in KNOWN_ENCODERS} == {"encoder"}
+
+
+def test_image_text_models_are_of_families_that_can_be_trained() -> None:
+    assert {known.family for known in KNOWN_IMAGE_TEXT_MODELS} == set(image_text.FAMILIES)
+    assert {known.facts.kind for known in KNOWN_IMAGE_TEXT_MODELS} == {"image_text"}

@@ -53,6 +53,16 @@ def test_form_opened_for_a_method_drafts_its_own_recipe(
     assert filled.require_recipe().method == name
 
 
+def test_model_of_every_kind_is_suggested(client: TestClient) -> None:
+    """A fresh studio has none that reads images: one of the hub is suggested, and can be chosen."""
+    form = form_of(client, "?method=vision")
+    page = client.get("/new?method=vision").text
+
+    assert field_value(form, "base_model") == "Qwen/Qwen3-VL-2B-Instruct"
+    assert "2.13\u00a0B parameters" in page
+    assert "downloaded first" in page or "to download" in page
+
+
 def test_method_is_chosen_by_purpose(client: TestClient) -> None:
     groups = goals(client).all("div", class_="choices")
 

@@ -110,12 +110,16 @@ def test_search_finds_models_of_every_kind(online: TestClient, hub: HubServer) -
     hub.model("tiny/both", whole, tags=["text-generation", "text2text-generation"], downloads=30)
     hub.model("tiny/llama", whole, downloads=10)
     hub.model("tiny/bert", whole, tags=["fill-mask"], downloads=5)
+    hub.model("tiny/llava", whole, tags=["image-text-to-text"], downloads=4)
+    hub.model("tiny/minilm", whole, tags=["sentence-similarity"], downloads=3)
+    hub.model("tiny/ranker", whole, tags=["text-ranking"], downloads=2)
     hub.model("tiny/painter", whole, tags=["text-to-image"])
     page = online.get("/models", params={"q": "tiny"}, headers=PARTIAL).text
 
     assert "tiny/painter" not in page
-    assert page.count('action="/models/download"') == 4
-    places = [page.index(f"tiny/{name}") for name in ("both", "t5", "llama", "bert")]
+    names = ("both", "t5", "llama", "bert", "llava", "minilm", "ranker")
+    assert page.count('action="/models/download"') == len(names)
+    places = [page.index(f"tiny/{name}") for name in names]
     assert places == sorted(places)
 
 
