@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
+from studio.recipe.chat_template_texts import IM_END, template_text
 from studio.training.data import image_messages
 from studio.training.data.rows import Message, TrainingRow, is_trained_on
 from studio.training.data.template_process import Span, TemplateFailure, TemplateProcess
@@ -137,42 +138,6 @@ _TALK: tuple[Message, ...] = (
 )
 
 
-_CHATML = (
-    "{{ BOS }}{% if tools %}{{ '<|im_start|>system\\n# Tools\\n\\nCall a function by its name and "
-    "arguments as JSON in <tool_call></tool_call>. The functions:\\n<tools>' }}"
-    "{% for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</tools>END\\n' }}"
-    "{% endif %}"
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message.role + '\\n' }}"
-    "{% if message.role == 'assistant' %}"
-    "{% generation %}{{ message.content }}"
-    "{% for call in message.tool_calls or () %}"
-    "{{ '\\n' if message.content or not loop.first else '' }}{{ '<tool_call>\\n' }}"
-    "{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}"
-    "{{ '\\n</tool_call>' }}{% endfor %}{{ 'END' }}{% endgeneration %}"
-    "{% else %}{{ message.content + 'END' }}{% endif %}{{ '\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-_PLAIN = (
-    "{{ BOS }}{% for message in messages %}"
-    "{% if message.role == 'assistant' %}"
-    "{{ 'Assistant:' }}{% generation %}{{ ' ' + message.content }}{{ 'END' }}{% endgeneration %}"
-    "{{ '\\n' }}"
-    "{% else %}{{ message.role | capitalize + ': ' + message.content + '\\n' }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
-)
-_NONE = (
-    "{% for message in messages %}"
-    "{% if loop.last and message.role == 'assistant' %}"
-    "{{ '\\n' }}{% generation %}{{ message.content }}{{ 'END' }}{% endgeneration %}"
-    "{% else %}{{ '' if loop.first else '\\n' }}{{ message.content }}{% endif %}"
-    "{% endfor %}"
-)
-"""A prompt and its answer, to count and show them; `prompt_answer` tokenises them apart."""
-_TEMPLATES = {"chatml": _CHATML, "plain": _PLAIN, "none": _NONE}
-_IM_END = "<|im_end|>"
 _PROBE_WORD = "Xyzzy"
 _PROBE: tuple[dict[str, Any], ...] = (
     {"role": "user", "content": "?"},
@@ -226,11 +191,10 @@ def set_chat_template(
                 hint="Choose a chat template: chatml or plain.",
             )
         return
-    if choice == "chatml" and _IM_END in tokenizer.get_vocab():
-        tokenizer.eos_token = _IM_END
-    text = _TEMPLATES[choice]
+    if choice == "chatml" and IM_END in tokenizer.get_vocab():
+        tokenizer.eos_token = IM_END
     opening = "bos_token" if _opens_with_bos(tokenizer) else "''"
-    tokenizer.chat_template = text.replace("BOS", opening).replace("'END'", "eos_token")
+    tokenizer.chat_template = template_text(choice, opening)
 
 
 _Key = tuple[str, dict[str, Any], int]
@@ -281,6 +245,10 @@ class ChatTemplate:
         return self._render(
             [TrainingRow(messages=messages, tools=tools)], add_generation_prompt=True
         )[0][0]
+
+    def render_turns(self, messages: Sequence[Message], *, prompts: bool) -> str:
+        """Render a conversation as it is; with `prompts`, up to the point of the next answer."""
+        return self._render([TrainingRow(messages=messages)], add_generation_prompt=prompts)[0][0]
 
     def render(self, rows: Sequence[TrainingRow]) -> list[RenderedConversation]:
         """Render whole conversations, each of which ends in an answer that is trained on.
