@@ -64,6 +64,10 @@ class Settings(BaseSettings):
     warm_launcher: bool = True
     """Whether to keep the training packages loaded so that runs start immediately. Linux only."""
 
+    llama_quantize: Path | None = None
+    """llama.cpp's program `llama-quantize`, which exports to GGUF in less than 8 bits need; by
+    default, the one on PATH."""
+
     upload_limit_bytes: int = 4 * 2**30
     """The maximum size of an uploaded file."""
 
