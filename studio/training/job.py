@@ -120,7 +120,7 @@ class TrainingJob:
         adapter, mode, spec = recipe.adapter, PRECISIONS[recipe.precision], JobSpec.read(run)
         enter("loading")
         tokenizer, pieces = _load_tokenizer(recipe, spec, run)
-        rows = _load_rows(recipe, spec)
+        rows = read_rows_of_run(recipe, spec)
         config, has_head = _load_config(recipe, spec, _head(choose_head, rows), tokenizer, kinds)
         generation = _choose_generation(recipe, tokenizer, config)
         formats = weight_formats.choose_formats(spec.model, config, mode, adapter, spec.code)
@@ -191,17 +191,22 @@ TrainValidationRows = tuple[list[TrainingRow], list[TrainingRow]]
 """Training rows and validation rows."""
 
 
-def tokenise_validation(
+_MEASURED_TRAINING_ROWS = 200
+"""How many training rows are measured if there are none for validation."""
+
+
+def tokenise_measured(
     recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase
 ) -> Examples:
-    """Tokenise the validation rows exactly as the run does."""
-    rows = _load_rows(recipe, spec)
+    """Tokenise the validation rows, else some training rows, exactly as the run does."""
+    rows = read_rows_of_run(recipe, spec)
     has_template = recipe.has_chat_template and _has_conversations(rows)
     template = chat_templates.load(tokenizer) if has_template else None
     tokenise = tokenisation.tokenise if recipe.has_chat_template else prompt_answer_batches.tokenise
     if recipe.images is not None:
         tokenise = image_batches.tokenise
-    return tokenise(rows[1], template, tokenizer, recipe.data.max_length)
+    measured = rows[1] or rows[0][:_MEASURED_TRAINING_ROWS]
+    return tokenise(measured, template, tokenizer, recipe.data.max_length)
 
 
 def _prepare_weights(
@@ -338,7 +343,7 @@ def _require_support(recipe: Recipe) -> None:
             raise TrainingError("conflict", message, hint=hint)
 
 
-def _load_rows(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
+def read_rows_of_run(recipe: Recipe, spec: JobSpec) -> TrainValidationRows:
     """Read the rows of both parts, as pairs of texts if the method reads these.
 
     Conversations need the process of their chat template: it starts while the model is loaded.

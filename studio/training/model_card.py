@@ -1,6 +1,7 @@
 """Write model cards: what was trained, on what data, how, and with what result."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -143,22 +144,34 @@ def _trained_part(adapter: FullFineTune) -> str:
     return " and ".join(part for part in (layers if count else "", extras) if part)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFindings:
+    """What an export found out, besides its measurements."""
+
+    licence: str = ""
+    """What the base model's card names; "" if it names none."""
+    sample: Mapping[str, str] = field(default_factory=dict)
+    """A `prompt`, and its answers `before` and `after`; empty if there are none."""
+    notes: Sequence[str] = ()
+    """Sentences of the format's own checks."""
+    has_chat_template: bool = True
+    """Without one, the model reads a text as its tokenizer writes it."""
+
+
 def build_export_card(
     name: str,
     recipe: Recipe,
     base: str,
     spec: ExportSpec,
     metrics: Mapping[str, float],
-    *,
-    has_chat_template: bool = True,
+    findings: ExportFindings,
 ) -> str:
-    """Write the card of an exported model: its format, and what the conversion changed.
-
-    Without a chat template, the model reads a text as its tokenizer writes one.
-    """
+    """Write the card of an exported model: its format, and what the conversion changed."""
     what = "adapter" if spec.kind == "adapter" else "model"
+    is_gguf, dtype = spec.kind == "gguf", spec.number_format.title or spec.dtype
+    library = "gguf" if is_gguf else _library(recipe, is_adapter=spec.kind == "adapter")
     front: dict[str, Any] = {
-        "library_name": _library(recipe, is_adapter=spec.kind == "adapter"),
+        "library_name": library,
         "pipeline_tag": _PIPELINES[_kind(recipe)],
         "tags": ["mantissa-studio", recipe.method, *recipe.card_tags, spec.kind, spec.dtype],
     }
@@ -171,12 +184,30 @@ def build_export_card(
         verb=recipe.card_verb + _taught_by(recipe),
         dataset=recipe.dataset,
         what=_describe_export(recipe, spec),
-        dtype=spec.dtype,
+        dtype=dtype,
         measured=_markdown_table(
             {key: _format_metric(key, value) for key, value in metrics.items()}
         ),
-        computed=_MEASURED_NOTES[recipe.outputs][what].format(spec.dtype),
-        load=_load_example(recipe, what, base, has_chat_template=has_chat_template),
+        computed=_GGUF_NOTE if is_gguf else _MEASURED_NOTES[recipe.outputs][what].format(dtype),
+        notes="".join(f"\n\n{note}" for note in findings.notes),
+        sample=_compare_answers(findings.sample),
+        licence=f"The card of the base model names its licence: {findings.licence}."
+        if findings.licence
+        else "The base model names no licence. Ask who published it before you pass this on.",
+        load=_GGUF_LOADING.format(dtype)
+        if is_gguf
+        else "```python\n"
+        + _load_example(recipe, what, base, has_chat_template=findings.has_chat_template)
+        + "```",
+    )
+
+
+def _compare_answers(sample: Mapping[str, str]) -> str:
+    if not sample:
+        return ""
+    return (
+        f"\n\n## One answer\n\n**{_inline(sample['prompt'])}**\n\n"
+        f"* before: {_inline(sample['before'])}\n* after: {_inline(sample['after'])}"
     )
 
 
@@ -232,13 +263,32 @@ Counted over every weight, compared with the trained weights. A relative change 
 |after - before| / |before|; a weight that became zero has changed by 1, and one that became
 infinite only counts as overflowed.
 
-{computed}
+{computed}{notes}{sample}
+
+## Licence
+
+{licence}
 
 ## How to load it
 
-```python
-{load}```
+{load}
 """
+_GGUF_NOTE = """\
+Perplexity is over the trained tokens of the run's validation rows: before, with the weights as
+trained, computed in float32; after, as Transformers reads the file back, computed in float32."""
+_GGUF_LOADING = """\
+With llama.cpp, which reads the tokenizer and the chat template from the file:
+
+```sh
+llama-server --model model-{}.gguf
+```
+
+With Ollama, if there is a `Modelfile` in this folder:
+
+```sh
+ollama create my-model --file Modelfile
+ollama run my-model
+```"""
 
 
 def _describe_export(recipe: Recipe, spec: ExportSpec) -> str:

@@ -217,6 +217,13 @@ def _build_prompt(
     return SamplePrompt(ids, _format_messages(before), reference, images_of(before))
 
 
+def prompt_text(row: TrainingRow) -> str:
+    """Return what a model is asked to continue, as readable text."""
+    return (
+        split_text(row.text)[0] if row.text is not None else _format_messages(_split_answer(row)[0])
+    )
+
+
 def _split_answer(row: TrainingRow) -> tuple[Sequence[Message], str]:
     """Return the turns before the last answer, and what it says; of a task, all turns."""
     if row.is_task:
