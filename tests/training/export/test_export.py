@@ -30,6 +30,7 @@ PLAIN = {
     "README.md",
     "chat_template.jinja",
     "config.json",
+    "export.json",
     "generation_config.json",
     "model.safetensors",
     "tokenizer.json",
