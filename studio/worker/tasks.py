@@ -328,7 +328,8 @@ class ExportKind:
     def spec(self, export: Export) -> ExportSpec:
         run = RunDir(self.settings.runs / str(export.run_id))
         fields = {"run": run.root, "kind": export.kind, "dtype": export.dtype}
-        return ExportSpec.model_validate(fields)
+        quantiser = exports.find_llama_quantize(self.settings.llama_quantize)
+        return ExportSpec.model_validate(fields | {"llama_quantize": quantiser})
 
     def takes_slot(self, db: Session, export: Export) -> bool:
         return concurrent_exports.takes_slot(db, export, self.hardware)

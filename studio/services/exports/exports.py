@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from sqlmodel import Session, col, select
 from sqlmodel import delete as remove
@@ -20,7 +19,16 @@ from studio.db.tasks import Export
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
 from studio.protocols.events import Event
 from studio.protocols.run_dir import RunDir
-from studio.recipe.exports import ExportKind, export_kinds
+from studio.recipe.exports import (
+    EXPORT_FORMATS,
+    ExportDType,
+    ExportFormat,
+    ExportKind,
+    NumberFormat,
+    explain_missing,
+    export_kinds,
+    number_format,
+)
 from studio.recipe.precision import FLOAT_FORMATS, DType
 from studio.services.models import endpoint_uses, models
 from studio.services.precision import recommendation
@@ -41,28 +49,47 @@ class ExportOption:
     """One way to export a run's model."""
 
     kind: ExportKind
-    dtype: DType
+    dtype: ExportDType
+    title: str
+    """Its number format, by the name that its users know."""
     bytes: int
     """Approximate size; 0 if the run did not report it."""
     cost: str
     """What it does to the weights, in one sentence."""
     refusal: str = ""
     """Why it is not possible, in one sentence."""
+    hint: str = ""
+    """What makes it possible, in one sentence."""
     caution: str = ""
 
+    @property
+    def format(self) -> ExportFormat:
+        return EXPORT_FORMATS[self.kind]
 
-def list_options(db: Session, run: Run, artifacts: Path) -> Iterator[ExportOption]:
+
+def find_llama_quantize(configured: Path | None) -> Path | None:
+    """Return where llama.cpp's program that quantises is: as configured, else on PATH."""
+    found = shutil.which(configured or "llama-quantize")
+    return Path(found) if found else None
+
+
+def list_options(
+    db: Session, run: Run, artifacts: Path, llama_quantize: Path | None = None
+) -> Iterator[ExportOption]:
     """Yield the export options of a run's model, the exact format of each kind first."""
     facts = load_weight_facts(db, run, artifacts)
-    for kind in export_kinds(run.recipe.adapter):
-        for dtype in get_args(DType):
+    for kind in export_kinds(run.recipe):
+        for row in EXPORT_FORMATS[kind].number_formats:
+            missing, hint = explain_missing(kind, row, facts.family, llama_quantize)
             yield ExportOption(
                 kind=kind,
-                dtype=dtype,
-                bytes=count_weights(run, kind) * DTYPE_BYTES[dtype],
-                cost=_option_cost(run, kind, dtype, facts),
-                refusal=explain_refusal(kind, dtype, facts),
-                caution=_family_warning(kind, dtype, facts),
+                dtype=row.name,
+                title=row.title or row.name,
+                bytes=int(count_weights(run, kind) * row.bits / 8),
+                cost=_option_cost(run, kind, row, facts),
+                refusal=missing or explain_refusal(kind, row.name, facts),
+                hint=hint,
+                caution=_family_warning(kind, row.name, facts),
             )
 
 
@@ -83,10 +110,11 @@ def count_weights(run: Run, kind: ExportKind) -> int:
         return trained
     counted = int(run.resolved.get("parameters", 0))
     # The run counted base and adapter; a merged adapter needs no space of its own.
-    return max(0, counted - trained) if kind.startswith("merged") else counted
+    is_merged = kind.startswith("merged") or (kind == "gguf" and run.recipe.adapter.kind != "full")
+    return max(0, counted - trained) if is_merged else counted
 
 
-def explain_refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
+def explain_refusal(kind: ExportKind, dtype: ExportDType, facts: ModelFacts) -> str:
     """Return why a format cannot hold the weights; empty if it can as far as known."""
     stats = facts.stats
     if kind == "adapter" or dtype != "float16" or not stats.over_float16:
@@ -97,14 +125,16 @@ def explain_refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     )
 
 
-def _option_cost(run: Run, kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
+def _option_cost(run: Run, kind: ExportKind, row: NumberFormat, facts: ModelFacts) -> str:
+    if row.torch_name is None:
+        return row.about
     if kind != "merged_original":
-        return describe_cost(dtype, _stored_dtype(run, kind, facts))
+        return describe_cost(row.torch_name, _stored_dtype(run, kind, facts))
     return "Most weights differ from the trained ones; the export measures by how much."
 
 
 def describe_cost(dtype: DType, stored: str) -> str:
-    """Describe what a format does to weights that are in another."""
+    """Describe what one of torch's formats does to weights that are in another."""
     if dtype in {stored, "float32"}:
         return "No weight changes."
     float_format = FLOAT_FORMATS[dtype]
@@ -119,12 +149,11 @@ def describe_cost(dtype: DType, stored: str) -> str:
 
 def _stored_dtype(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
     """Return the dtype the weights are in now; merging an adapter makes them float32."""
-    return (
-        (facts.main_dtype or str(run.resolved.get("weights", ""))) if kind == "full" else "float32"
-    )
+    is_full = run.recipe.adapter.kind == "full" and kind != "adapter"
+    return (facts.main_dtype or str(run.resolved.get("weights", ""))) if is_full else "float32"
 
 
-def _family_warning(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
+def _family_warning(kind: ExportKind, dtype: ExportDType, facts: ModelFacts) -> str:
     overflow = family_limits.FLOAT16_OVERFLOWS.get(facts.family)
     if kind == "adapter" or dtype != "float16" or overflow is None:
         return ""
@@ -136,13 +165,19 @@ PROCESS_NAME = "export"
 
 
 def create(
-    db: Session, run_id: int, dtype: DType, kind: ExportKind | None, run_folders: Path
+    db: Session,
+    run_id: int,
+    dtype: ExportDType,
+    kind: ExportKind | None,
+    run_folders: Path,
+    llama_quantize: Path | None = None,
 ) -> Export:
-    """Queue an export of a run's model; without a kind, of the most useful kind.
+    """Queue an export of a run's model; without a kind, of the most useful that has the format.
 
     Raises:
         ConflictError: the run has no model to export, or the same export exists.
-        InvalidError: the run does not support the kind, or its weights exceed the format.
+        InvalidError: the run does not support the kind, its weights exceed the format, or what
+            writes it is missing.
         DiskFullError: there is not enough disk space.
 
     """
@@ -153,22 +188,43 @@ def create(
             f"Run {run_id} is {run.status} and has no model to export.",
             hint="Only succeeded runs can be exported.",
         )
-    possible = export_kinds(run.recipe.adapter)
-    chosen = kind or possible[0]
+    chosen = _choose_kind(run, dtype, kind)
+    _refuse_duplicate(db, run_id, dtype, chosen)
+    facts = load_weight_facts(db, run, artifacts)
+    row = number_format(chosen, dtype)
+    missing, hint = explain_missing(chosen, row, facts.family, llama_quantize)
+    if missing:
+        raise InvalidError(missing, hint=hint, param="kind")
+    if reason := explain_refusal(chosen, dtype, facts):
+        raise InvalidError(reason, hint="Use bfloat16, which has a wider range.", param="dtype")
+    _require_disk_space(count_weights(run, chosen), row, chosen, run_folders)
+    export = Export(run_id=run_id, kind=chosen, dtype=dtype)
+    db.add(export)
+    db.flush()
+    return export
+
+
+def _choose_kind(run: Run, dtype: ExportDType, kind: ExportKind | None) -> ExportKind:
+    possible = export_kinds(run.recipe)
+    run_id, chosen = run.id, kind or possible[0]
     if chosen not in possible:
         raise InvalidError(
             f"Run {run_id} cannot be exported as {chosen}.",
             hint=f"It can be exported as {' or '.join(possible)}.",
             param="kind",
         )
-    _refuse_duplicate(db, run_id, dtype, chosen)
-    if reason := explain_refusal(chosen, dtype, load_weight_facts(db, run, artifacts)):
-        raise InvalidError(reason, hint="Use bfloat16, which has a wider range.", param="dtype")
-    _require_disk_space(count_weights(run, chosen), dtype, chosen, run_folders)
-    export = Export(run_id=run_id, kind=chosen, dtype=dtype)
-    db.add(export)
-    db.flush()
-    return export
+    fitting = [one for one in possible if _offers(one, dtype) and kind in (None, one)]
+    if not fitting:
+        raise InvalidError(
+            f"An export as {chosen} has no format {dtype}.",
+            hint="Choose one that the page of the run offers.",
+            param="dtype",
+        )
+    return fitting[0]
+
+
+def _offers(kind: ExportKind, dtype: ExportDType) -> bool:
+    return any(row.name == dtype for row in EXPORT_FORMATS[kind].number_formats)
 
 
 def get(db: Session, run_id: int, export_id: int) -> Export:
@@ -186,11 +242,19 @@ def list_for_run(db: Session, run_id: int) -> Sequence[Export]:
     return db.exec(query).all()
 
 
+def task_subject(export_id: int) -> str:
+    """Return the subject of tasks that need an export's files."""
+    return f"export:{export_id}"
+
+
 def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
     """Delete an export, finished or not, its files, and the base model registered from it."""
     export = get(db, run_id, export_id)
     endpoint_uses.require_export_unused(db, export_id)
     folder = RunDir(run_folders / str(run_id)).export(export_id)
+    for task in tasks.list_for_subject(db, task_subject(export_id)):
+        if not task.status.is_final:
+            tasks.cancel(task)
     db.exec(remove(Model).where(col(Model.location) == str(folder.files)))
     db.delete(export)
     atomic_dirs.delete_on_commit(db, folder.root)
@@ -204,7 +268,7 @@ def register_model(db: Session, run_id: int, export_id: int, run_folders: Path) 
 
     """
     export = get(db, run_id, export_id)
-    if export.status is not TaskStatus.SUCCEEDED or export.kind == "adapter":
+    if export.status is not TaskStatus.SUCCEEDED or not is_base_model(export):
         raise ConflictError(
             f"Export {export_id} is not a complete model.",
             hint="Only a finished export of a complete model can be a base model.",
@@ -213,6 +277,11 @@ def register_model(db: Session, run_id: int, export_id: int, run_folders: Path) 
     model = models.add(db, registered_name(export), str(folder.files), kind="run")
     model.run_id = run_id
     return model
+
+
+def is_base_model(export: Export) -> bool:
+    """Whether runs can start from an export of this kind."""
+    return any(kind == export.kind and row.is_base_model for kind, row in EXPORT_FORMATS.items())
 
 
 def registered_name(export: Export) -> str:
@@ -233,7 +302,7 @@ def apply_events(export: Export, events: Iterable[Event], offset: int) -> None:
         export.measured = finished.metrics
 
 
-def _refuse_duplicate(db: Session, run_id: int, dtype: DType, kind: ExportKind) -> None:
+def _refuse_duplicate(db: Session, run_id: int, dtype: ExportDType, kind: ExportKind) -> None:
     for export in list_for_run(db, run_id):
         if (export.dtype, export.kind) == (dtype, kind) and export.status is not TaskStatus.FAILED:
             raise ConflictError(
@@ -242,11 +311,11 @@ def _refuse_duplicate(db: Session, run_id: int, dtype: DType, kind: ExportKind) 
             )
 
 
-def _require_disk_space(weights: int, dtype: DType, kind: ExportKind, folder: Path) -> None:
-    # Merging an adapter writes float32 weights before rounding them; merging into the original
-    # base writes another such copy, merged into the base the adapter was trained on.
-    float32_copies = {"merged": 1, "merged_original": 2}.get(kind, 0)
-    needed = weights * (DTYPE_BYTES[dtype] + DTYPE_BYTES["float32"] * float32_copies)
+def _require_disk_space(weights: int, row: NumberFormat, kind: ExportKind, folder: Path) -> None:
+    # A merged model is written in float32 before it is rounded; merged into the original base, or
+    # quantised, there is another such copy on the way.
+    copies = EXPORT_FORMATS[kind].float32_copies
+    needed = int(weights * (row.bits / 8 + DTYPE_BYTES["float32"] * copies))
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DiskFullError(

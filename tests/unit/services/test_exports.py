@@ -1,12 +1,14 @@
 """The life of an export, without a process."""
 
+from pathlib import Path
+
 import pytest
 from sqlmodel import Session
 
 from studio.db.states import TaskStatus
 from studio.db.tasks import Export
 from studio.protocols.events import Finished, PhaseChanged, Stopped
-from studio.recipe.exports import ExportKind
+from studio.recipe.exports import EXPORT_FORMATS, ExportKind, explain_missing, number_format
 from studio.recipe.precision import DType
 from studio.services.exports import exports
 from studio.services.tasks import tasks
@@ -93,3 +95,28 @@ def test_float16_overflow_is_rejected_only_for_full_export(
     facts = ModelFacts(stats=WeightStats(sampled=9, largest=1e5, over_float16=1))
 
     assert bool(exports.explain_refusal(kind, "float16", facts)) is is_refused
+
+
+def test_family_that_cannot_be_read_back_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in EXPORT_FORMATS["gguf"].packages:
+        (tmp_path / f"{name}.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    row = number_format("gguf", "float16")
+    reasons = [explain_missing("gguf", row, family, None)[0] for family in ("rwkv", "llama", "")]
+
+    assert reasons == [
+        "Nothing can read rwkv models back from this format to verify them.",
+        "",
+        "",
+    ]
+
+
+def test_program_is_found_where_it_is_configured(tmp_path: Path) -> None:
+    program = tmp_path / "llama-quantize"
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    absent = exports.find_llama_quantize(program)
+    program.chmod(0o700)
+
+    assert (absent, exports.find_llama_quantize(program)) == (None, program)
