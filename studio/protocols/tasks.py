@@ -73,6 +73,13 @@ TASK_DEFINITIONS = {
         needs_device=True,
         is_kept=True,
     ),
+    "push": TaskDefinition(
+        "studio.runner.tasks.push_model:push",
+        "Uploading a model",
+        is_kept=True,
+        lane="uploads",
+        secrets={"": ("hub_token",)},
+    ),
     "stats": TaskDefinition(
         "studio.runner.tasks.count_tokens:count", "Counting tokens", is_kept=True
     ),

@@ -24,8 +24,9 @@ MAX_EXPORTS = 1
 MAX_TASKS = 2
 """How many tasks that need no device run at once."""
 
-MAX_BY_LANE = {"": MAX_TASKS, "trackers": 8}
-"""The same by the lane of tasks: those of trackers last as long as their runs, and mostly wait."""
+MAX_BY_LANE = {"": MAX_TASKS, "trackers": 8, "uploads": 2}
+"""The same by the lane of tasks: those of trackers last as long as their runs, and mostly wait, as
+uploads do."""
 
 SMALL_SHARE = 0.25
 """An export is small if it needs at most this share of the machine's memory."""
