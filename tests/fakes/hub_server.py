@@ -2,11 +2,13 @@
 
 It says what `huggingface_hub` 2.4 asks for: what a repository is and holds, at which commit, and
 its files, the large ones by a redirect to where they are stored. What it hands out can be cut off.
+Files can be uploaded by who shows its token: see `tests.fakes.hub_uploads`.
 """
 
 import hashlib
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+
+from tests.fakes.hub_uploads import Uploads
 
 KINDS = {"models": "model", "datasets": "dataset"}
 _TAGS = ("text-generation",)
@@ -39,6 +43,8 @@ class Repo:
     """`manual` or `auto` where its owner asks for consent first."""
     private: bool = False
     commits: dict[str, Files] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+    """Of the commits that were uploaded, oldest first."""
     names: dict[str, str] = field(default_factory=dict)
 
     def push(self, files: Files) -> str:
@@ -76,6 +82,7 @@ class HubServer:
     wrong: set[str] = field(default_factory=set)
     """Files of which other bytes are handed out than it says."""
     ignores_ranges: bool = False
+    uploads: Uploads = field(default_factory=Uploads)
     held: threading.Event = field(default_factory=threading.Event)
     """Files are handed out only while it is set, but for their first bytes."""
     held_after: int = 1
@@ -117,6 +124,7 @@ def run_hub_server() -> Iterator[HubServer]:
         yield made
     finally:
         made.held.set()
+        made.uploads.held.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -128,6 +136,12 @@ _TREE = re.compile(r"/api/(models|datasets)/([^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?
 _PATHS = re.compile(r"/api/(models|datasets)/([^/]+/[^/]+)/paths-info/([^/]+)")
 _FILE = re.compile(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 _STORED = re.compile(r"/stored/([0-9a-f]{64})/(.+)")
+_CREATE = re.compile(r"/api/repos/create")
+_CARD = re.compile(r"/api/validate-yaml")
+_MODES = re.compile(r"/api/models/([^/]+/[^/]+)/preupload/([^/]+)")
+_BATCH = re.compile(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch")
+_PUT = re.compile(r"/lfs/([0-9a-f]{64})(?:/(\d+|complete))?")
+_COMMIT = re.compile(r"/api/models/([^/]+/[^/]+)/commit/([^/]+)")
 
 
 class _Refused(Exception):  # noqa: N818 -- an answer, not a fault
@@ -138,6 +152,7 @@ class _Refused(Exception):  # noqa: N818 -- an answer, not a fault
 
 class _Handler(BaseHTTPRequestHandler):
     hub: ClassVar[HubServer]
+    body: bytes = b""
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -149,6 +164,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
     def log_message(self, *_: object) -> None: ...
 
     def _answer(self) -> None:
@@ -156,13 +174,30 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers.get("authorization", "").removeprefix("Bearer ")
         asked = HubRequest(self.command, where.path, self.headers.get("range", ""), token)
         self.hub.asked.append(asked)
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        if not self._read_body():
+            return
+        is_form = "urlencoded" in self.headers.get("content-type", "")
+        sent = parse_qs(self.body.decode()) if is_form else {}
         try:
-            self._route(where.path, parse_qs(where.query) | parse_qs(body.decode()))
+            self._route(where.path, parse_qs(where.query) | sent)
         except _Refused as refused:
             told = json.dumps({"error": str(refused)}).encode()
             about = {"X-Error-Code": refused.code} if refused.code else {}
             self._say(refused.status, told, about | {"X-Error-Message": str(refused)})
+
+    def _read_body(self) -> bool:
+        """Read what was sent; False if the connection is to break off in the middle of it."""
+        size, uploads = int(self.headers.get("content-length", 0)), self.hub.uploads
+        is_file = self.command == "PUT"
+        is_held = not uploads.held.is_set() and len(uploads.sent) >= uploads.held_after
+        if is_file and (is_held or uploads.cut_after is not None):
+            uploads.held.wait()
+            self.rfile.read(min(size, uploads.cut_after or 0))
+            uploads.cut_after, self.close_connection = None, True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return False
+        self.body = self.rfile.read(size)
+        return True
 
     def _route(self, path: str, query: dict[str, list[str]]) -> None:
         for pattern, handle in (
@@ -172,6 +207,12 @@ class _Handler(BaseHTTPRequestHandler):
             (_PATHS, self._paths),
             (_STORED, self._stored),
             (_FILE, self._file),
+            (_CREATE, self._create),
+            (_CARD, self._check_card),
+            (_MODES, self._modes),
+            (_BATCH, self._batch),
+            (_PUT, self._put),
+            (_COMMIT, self._commit),
         ):
             if match := pattern.fullmatch(path):
                 parts = [unquote(part) if part else "" for part in match.groups()]
@@ -244,6 +285,76 @@ class _Handler(BaseHTTPRequestHandler):
                     self._content(parts[1], content, {"ETag": f'"{parts[0]}"'})
                     return
         raise _Refused(404)
+
+    def _create(self, _parts: list[str], _query: dict[str, list[str]]) -> None:
+        about = json.loads(self.body)
+        name = f"{about['organization']}/{about['name']}"
+        self._require_writer(about["organization"])
+        if ("model", name) in self.hub.repos:
+            told = {"error": "You already created this model repo.", "url": self._page(name)}
+            self._say(409, json.dumps(told).encode(), {"Content-Type": "application/json"})
+            return
+        is_private = about.get("visibility") == "private"
+        self.hub._add(Repo(name, private=is_private), {".gitattributes": b"* lfs\n"})
+        self._json({"url": self._page(name), "name": name, "id": name})
+
+    def _page(self, name: str) -> str:
+        return f"{self.hub.url}/{name}"
+
+    def _check_card(self, _parts: list[str], _query: dict[str, list[str]]) -> None:
+        self._json({"errors": [], "warnings": []})
+
+    def _modes(self, parts: list[str], _query: dict[str, list[str]]) -> None:
+        repo = self._writable(parts[0])
+        files = repo.commits[repo.commit("main")]
+        told = []
+        for one in json.loads(self.body)["files"]:
+            content, is_large = files.get(one["path"]), one["size"] > LARGE
+            oid = None if content is None else _oid(content, is_large=is_large)
+            told.append(
+                {
+                    "path": one["path"],
+                    "uploadMode": "lfs" if is_large else "regular",
+                    "shouldIgnore": False,
+                    "oid": oid,
+                }
+            )
+        self._json({"files": told})
+
+    def _batch(self, parts: list[str], _query: dict[str, list[str]]) -> None:
+        self._writable(parts[0])
+        self._json(self.hub.uploads.batch(self.hub.url, json.loads(self.body)))
+
+    def _put(self, parts: list[str], _query: dict[str, list[str]]) -> None:
+        uploads = self.hub.uploads
+        if parts[1] == "complete":
+            uploads.join_parts(parts[0], json.loads(self.body)["parts"])
+            self._json({"success": True})
+        elif parts[1]:
+            self._say(200, b"", {"ETag": uploads.keep_part(parts[0], int(parts[1]), self.body)})
+        else:
+            uploads.keep(parts[0], self.body)
+            self._say(200, b"", {})
+
+    def _commit(self, parts: list[str], _query: dict[str, list[str]]) -> None:
+        repo = self._writable(parts[0])
+        if self.hub.uploads.refused:
+            raise _Refused(422, message=self.hub.uploads.refused)
+        message, files = self.hub.uploads.read_commit(self.body)
+        repo.messages.append(message)
+        commit = repo.push({**repo.commits[repo.commit("main")], **files})
+        where = f"{self.hub.url}/{repo.id}/commit/{commit}"
+        self._json({"success": True, "commitOid": commit, "commitUrl": where})
+
+    def _writable(self, name: str) -> Repo:
+        self._require_writer(name.partition("/")[0])
+        return self._repo("model", name)
+
+    def _require_writer(self, owner: str) -> None:
+        if not self._is_let_in():
+            raise _Refused(401, message="Invalid username or password.")
+        if owner != self.hub.uploads.owner:
+            raise _Refused(403, message=f"You have no rights to write to {owner}.")
 
     def _content(self, path: str, content: bytes, about: dict[str, str]) -> None:
         if path in self.hub.wrong:
@@ -339,6 +450,11 @@ def _sibling(content: bytes) -> dict[str, Any]:
         sha256 = hashlib.sha256(content).hexdigest()
         about["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 134}
     return about
+
+
+def _oid(content: bytes, *, is_large: bool) -> str:
+    """Return what the hub compares a file by: large ones by their SHA-256, others as git does."""
+    return hashlib.sha256(content).hexdigest() if is_large else _git(content)
 
 
 def _git(content: bytes) -> str:
