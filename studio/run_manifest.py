@@ -50,6 +50,17 @@ class FileFacts(_ManifestPart):
     sha256: str
 
 
+class PublishedFacts(_ManifestPart):
+    """An export of the run on the Hugging Face hub."""
+
+    export: int
+    repo: str
+    revision: str
+    """The commit."""
+    private: bool
+    at: str | None = None
+
+
 class Manifest(_ManifestPart):
     """The recipe, data, model, environment and results of a run."""
 
@@ -75,6 +86,8 @@ class Manifest(_ManifestPart):
     """The last value of each metric."""
     artifacts: list[FileFacts] = []
     """The files that the run produced, without the manifest."""
+    published: list[PublishedFacts] = []
+    """Where its exports have been uploaded since."""
 
 
 def build_manifest(
