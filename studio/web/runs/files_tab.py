@@ -24,7 +24,7 @@ def show_files(request: Request, run_id: int, db: DB, config: Config) -> Respons
         "files",
         files=artifacts.list_files(folder.artifacts),
         answer_bytes=rollouts.count_bytes(folder),
-        exports=export_page.list_exports(db, run, config.runs),
-        choices=export_page.format_choices(db, run, config.runs),
+        exports=export_page.list_exports(db, run, config),
+        choices=export_page.format_choices(db, run, config),
         **trackers_section.context(db, run, config),
     )

@@ -28,11 +28,10 @@ from studio.protocols.events import SampleStage
 from studio.protocols.label_reports import LabelReport
 from studio.protocols.number_reports import NumberReport
 from studio.protocols.run_dir import ExportDir, RunDir
-from studio.recipe.exports import ExportKind
-from studio.recipe.precision import DType
+from studio.recipe.exports import ExportDType, ExportKind
 from studio.run_manifest import Manifest
 from studio.services.compare import compare
-from studio.services.exports import exports
+from studio.services.exports import exports, hub_pushes
 from studio.services.metrics import metrics, metrics_csv
 from studio.services.queue import overview
 from studio.services.results import entity_results, label_results, number_results
@@ -41,6 +40,7 @@ from studio.services.samples import sample_ratings
 from studio.web.api import conventions as api
 from studio.web.api.models import models
 from studio.web.api.models.models import ModelOut
+from studio.web.api.system.system import TaskErrorOut
 from studio.web.http.deps import DB, Config
 from studio.web.rendering.render import plain_file_name
 from studio.web.reports import report_file
@@ -178,7 +178,9 @@ def checkpoints(run_id: api.Id, db: DB, config: Config) -> api.Listing[Checkpoin
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
 def manifest(run_id: api.Id, db: DB, config: Config) -> Response:
     """Return everything needed to reproduce and verify the run; partial while it trains."""
-    content = artifacts.read_manifest(db, runs.get(db, run_id), run_folder(db, config, run_id))
+    run = runs.get(db, run_id)
+    content = artifacts.read_manifest(db, run, run_folder(db, config, run_id))
+    content = hub_pushes.add_to_manifest(db, run, content)
     return Response(content, media_type="application/json")
 
 
@@ -330,12 +332,16 @@ LOG_LINES = 500
 
 
 class NewExport(api.Body):
-    dtype: DType
+    dtype: ExportDType
+    """float32, bfloat16 or float16; for gguf also q8_0, and q6_k, q5_k_m, q4_k_m, q3_k_m or iq4_xs
+    if llama.cpp's program llama-quantize is installed."""
     kind: ExportKind | None = None
-    """full, merged, merged_original or adapter; null exports the full model as it was trained.
+    """full, merged, merged_original, adapter or gguf; null exports the full model as it was
+    trained, in the first kind that has the format.
 
     merged merges the adapter into the base model it was trained with, dequantised if necessary;
-    merged_original, offered if that base was rounded or quantised, into the base as saved.
+    merged_original, offered if that base was rounded or quantised, into the base as saved. gguf is
+    one file for llama.cpp and Ollama, an adapter merged.
     """
 
 
@@ -343,14 +349,14 @@ class ExportOut(api.Out):
     id: int
     run_id: int
     kind: ExportKind
-    dtype: DType
+    dtype: ExportDType
     status: TaskStatus
     phase: str
     progress: float
     measured: dict[str, float]
     """The effect of the conversion on weights and perplexity; empty until it has succeeded."""
     files: list[ArtifactOut]
-    error: api.ErrorOut | None
+    error: TaskErrorOut | None
     waiting: api.WaitingOut | None
     """Why it is waiting; null once it has started."""
     created_at: datetime
@@ -360,7 +366,9 @@ class ExportOut(api.Out):
 @exports_router.post("", status_code=201)
 def request(run_id: api.Id, new: NewExport, db: DB, config: Config) -> ExportOut:
     """Queue an export. Small ones run during training, others when no run needs the slot."""
-    return _export_out(db, exports.create(db, run_id, new.dtype, new.kind, config.runs), config)
+    quantiser = exports.find_llama_quantize(config.llama_quantize)
+    created = exports.create(db, run_id, new.dtype, new.kind, config.runs, quantiser)
+    return _export_out(db, created, config)
 
 
 @exports_router.get("")
