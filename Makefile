@@ -23,8 +23,8 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
   print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix e2e slow faults gpu bench lighthouse audit sbom shots \
-  pictures recording docs words starter db hooks clean
+.PHONY: help run test test-all check fix e2e slow faults gpu image bench lighthouse audit sbom shots \
+  pictures recording docs site words starter db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
@@ -35,10 +35,10 @@ run: $(TRAIN) ## install what is missing and open the studio (PORT=8000, STUDIO_
 	@exec $(BIN)/studio serve --open --port $(PORT)
 
 test: $(DEV) browser ## install what is missing and run the tests that need no GPU
-	$(PYTEST) $(PARALLEL) -m "not gpu and not bench"
+	$(PYTEST) $(PARALLEL) -m "not gpu and not bench and not image"
 
 test-all: $(DEV) browser ## run every test that needs no GPU, and record that all passed
-	$(PYTEST) $(PARALLEL) -m "not gpu and not bench" --all
+	$(PYTEST) $(PARALLEL) -m "not gpu and not bench and not image" --all
 	$(BIN)/python -m tests.tools.due_tests
 
 check: $(DEV) ## lint, types, import contracts; unit, contract and property tests, in a minute
@@ -65,6 +65,9 @@ faults: $(DEV) ## run the fault injection tests: kills, full disks, locks, lost 
 gpu: $(DEV) ## run the tests that need a GPU
 	$(PYTEST) -m gpu
 
+image: $(DEV) ## build the Docker image without Docker, and train in it; needs root and buildah
+	$(PYTEST) -m image
+
 bench: $(DEV) browser ## run the benchmarks and check their budgets
 	$(BIN)/python -m tests.bench
 
@@ -88,6 +91,9 @@ recording: $(DEV) browser ## record the half minute shown in the README; needs f
 
 docs: $(DEV) ## regenerate docs/knobs.md, failures.md and openapi.json
 	$(BIN)/studio docs
+
+site: $(DEV) ## build the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 words: $(DEV) ## update the message catalogues for translation
 	$(BIN)/python -m tests.tools.message_catalogue
