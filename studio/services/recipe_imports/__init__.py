@@ -1,0 +1,1 @@
+"""Recipes from the files of other training tools."""
