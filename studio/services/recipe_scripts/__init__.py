@@ -1,0 +1,1 @@
+"""Recipes as scripts that train without the studio."""
