@@ -66,6 +66,13 @@ def ran(lives: live_studio.Studio, *words: str) -> subprocess.CompletedProcess[s
     )
 
 
+def test_terminal_queues_export(lives: live_studio.Studio, studio: Studio, done: Run) -> None:
+    told = ran(lives, "runs", "export", str(done.id), "--dtype", "float32")
+    (export,) = studio.runs.exports(done.id).data
+
+    assert told.stdout == f"Export {export.id} is queued: {export.kind} in float32.\n"
+
+
 def test_wait_returns_finished_run(studio: Studio, done: Run) -> None:
     numbers = studio.runs.metrics(done.id, ["loss"], between=(1, 10))
 
@@ -160,6 +167,18 @@ def test_sync_and_async_clients_have_same_methods() -> None:
     assert "run_id" in signature(sync_client.Runs.wait).parameters
 
 
+def test_watched_run_is_shown_until_it_ends(
+    lives: live_studio.Studio, studio: Studio, done: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def watch() -> Run:
+        async with AsyncStudio(lives.url) as other:
+            return await other.runs.watch(done.id)
+
+    assert studio.runs.watch(done.id) == done == asyncio.run(watch())
+    assert capsys.readouterr().out == f"{done.line}\n" * 2
+    assert done.line.startswith(f"quick #{done.id}: succeeded, step 30 of 30, loss ")
+
+
 def test_cli_submits_run_and_lists_json(lives: live_studio.Studio, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(live_studio.QUICK))
     file = str(tmp_path / "mine.yaml")
@@ -171,6 +190,18 @@ def test_cli_submits_run_and_lists_json(lives: live_studio.Studio, tmp_path: Pat
     assert [(run["name"], run["step"], run["status"]) for run in listed] == [
         ("mine", 3, "succeeded")
     ]
+
+
+def test_cli_imports_recipe_of_another_tool(lives: live_studio.Studio, tmp_path: Path) -> None:
+    file, recipe = tmp_path / "other.yaml", tmp_path / "recipe.yaml"
+    file.write_text("stage: sft\nmodel_name_or_path: starter\ndataset: starter\nwarp: 9\n")
+
+    printed = ran(lives, "recipes", "import", str(file), "--output", str(recipe))
+    as_json = json.loads(ran(lives, "recipes", "import", str(file), "--json").stdout)
+
+    assert "Not here (1)" in printed.stdout
+    assert [one["key"] for one in as_json["absent"]] == ["warp"]
+    assert yaml.safe_load(recipe.read_text(encoding="utf-8"))["dataset"] == "starter"
 
 
 def test_follow_exits_with_1_when_run_is_cancelled(
