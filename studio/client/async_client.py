@@ -1,14 +1,14 @@
 """The async client, with the same methods as `sync_client.py`."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import httpx2
 
-from studio.client import transports
+from studio.client import notebook, transports
 from studio.client.errors import api_error
 from studio.client.resources import POLL_SECONDS, RunMethods, StudioMethods, TaskMethods
 from studio.client.schemas import Run, Task
@@ -21,6 +21,23 @@ class Runs(RunMethods[AsyncTransport]):
         while not (run := await self.get(run_id)).is_final:  # noqa: ASYNC110 -- waits for another process
             await asyncio.sleep(POLL_SECONDS)
         return run
+
+    async def watch(
+        self, run_id: int, keys: Sequence[str] = ("loss", "eval_loss"), *, seconds: float = 1.0
+    ) -> Run:
+        """Show a run with its curves until it ends, and return it.
+
+        In a notebook one output follows the run; elsewhere each change is a line. It asks the
+        studio every so many seconds.
+        """
+        show = notebook.find_display()
+        while True:
+            run = await self.get(run_id)
+            curves = await self.metrics(run_id, keys)
+            show(run._repr_html_() + curves._repr_html_(), run.line)
+            if run.is_final:
+                return run
+            await asyncio.sleep(seconds)
 
     async def stream(self, run_id: int) -> AsyncIterator[httpx2.ServerSentEvent]:
         """Yield a run's events until it ends; resume after a lost connection.

@@ -330,6 +330,36 @@ def stop_sweep(sweep_id: int) -> ApiRequest[schemas.Sweep]:
     return _post_request(f"/sweeps/{sweep_id}/stop", schemas.Sweep)
 
 
+def exports(run_id: int) -> ApiRequest[schemas.Page[schemas.Export]]:
+    return _get_request(f"/runs/{run_id}/exports", schemas.Page[schemas.Export])
+
+
+def export_run(run_id: int, dtype: str, *, kind: str | None = None) -> ApiRequest[schemas.Export]:
+    """Queue an export; without a kind it is the whole model as it was trained."""
+    return _create_request(
+        f"/runs/{run_id}/exports", schemas.Export, {"dtype": dtype, "kind": kind}
+    )
+
+
+def delete_export(run_id: int, export_id: int) -> ApiRequest[None]:
+    """Delete an export and its files."""
+    return ApiRequest(method="DELETE", path=f"/runs/{run_id}/exports/{export_id}")
+
+
+def push_export(
+    run_id: int, export_id: int, repo: str, *, private: bool = True
+) -> ApiRequest[schemas.HubPush]:
+    """Upload a finished export to the hub, as `owner/name`; what has arrived is not sent again."""
+    body = {"repo": repo, "private": private}
+    return _post_request(f"/runs/{run_id}/exports/{export_id}/pushes", schemas.HubPush, body)
+
+
+def pushes(run_id: int, export_id: int) -> ApiRequest[schemas.Page[schemas.HubPush]]:
+    """List the uploads of an export, newest first."""
+    path = f"/runs/{run_id}/exports/{export_id}/pushes"
+    return _get_request(path, schemas.Page[schemas.HubPush])
+
+
 def served_endpoints() -> ApiRequest[schemas.Page[schemas.Endpoint]]:
     return _get_request("/endpoints", schemas.Page[schemas.Endpoint])
 
@@ -371,6 +401,12 @@ def compare(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[sc
 def comparison_report(run_ids: Sequence[int], *, base: int | None = None) -> ApiRequest[str]:
     """Get the report of a comparison: one HTML file."""
     return _get_request("/compare/report", str, runs=",".join(map(str, run_ids)), base=base)
+
+
+def import_recipe(text: str, *, method: str = "") -> ApiRequest[schemas.ImportedRecipe]:
+    """Show the recipe that another tool's file describes. Nothing is stored."""
+    body = {"text": text, "method": method}
+    return _post_request("/recipes/import", schemas.ImportedRecipe, body)
 
 
 def queue() -> ApiRequest[schemas.Queue]:

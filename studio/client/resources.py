@@ -79,6 +79,11 @@ class RunMethods(Resource[W]):
     track = Method(endpoints.track_run)
     retry_tracker = Method(endpoints.retry_tracker)
     stop_tracker = Method(endpoints.stop_tracker)
+    exports = Method(endpoints.exports)
+    export = Method(endpoints.export_run)
+    delete_export = Method(endpoints.delete_export)
+    push_export = Method(endpoints.push_export)
+    pushes = Method(endpoints.pushes)
 
 
 class TaskMethods(Resource[W]):
@@ -132,6 +137,7 @@ class StudioMethods(Resource[W]):
     compare = Method(endpoints.compare)
     comparison_report = Method(endpoints.comparison_report)
     queue = Method(endpoints.queue)
+    import_recipe = Method(endpoints.import_recipe)
 
     def __init__(self, transport: W) -> None:
         super().__init__(transport)

@@ -5,6 +5,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from studio.client import notebook
+
 T = TypeVar("T")
 
 FINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled"})
@@ -13,11 +15,22 @@ FINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled"})
 class Schema(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    def _repr_html_(self) -> str:
+        """Show its single values as a table, in a notebook."""
+        return notebook.fields(dict(self))
+
 
 class Page(Schema, Generic[T]):
     data: list[T]
     has_more: bool
     next_after: int | None
+
+    def _repr_html_(self) -> str:
+        rows = [dict(one) for one in self.data if isinstance(one, Schema)]
+        names = (
+            [name for name, value in rows[0].items() if notebook.is_single(value)] if rows else []
+        )
+        return notebook.table(names, [[row.get(name) for name in names] for row in rows])
 
 
 class ErrorDetail(Schema):
@@ -67,6 +80,30 @@ class Run(Schema):
     def is_final(self) -> bool:
         return self.status in FINAL_STATUSES
 
+    @property
+    def summary(self) -> str:
+        """How far it is and its losses, in a line."""
+        steps = f"step {self.step}" + (f" of {self.total_steps}" if self.total_steps else "")
+        left = [f"{self.eta_seconds:.0f} s left"] if self.eta_seconds else []
+        losses = [
+            f"{name} {notebook.text(self.metrics[name])}"
+            for name in ("loss", "eval_loss")
+            if name in self.metrics
+        ]
+        return ", ".join([steps, *left, *losses])
+
+    @property
+    def line(self) -> str:
+        """Its name, its status and how far it is."""
+        return f"{self.name} #{self.id}: {self.status}, {self.summary}"
+
+    def _repr_html_(self) -> str:
+        lines = [self.summary]
+        if self.error is not None:
+            lines.append(f"{self.error.message} {self.error.hint}".strip())
+        title = f"{self.name} #{self.id}: {self.status}"
+        return notebook.card(title, self.progress, lines, self.metrics)
+
 
 class Curve(Schema):
     """A metric along an axis; None where it has no value."""
@@ -81,6 +118,9 @@ class Curve(Schema):
 class Curves(Schema):
     x: list[float]
     series: dict[str, Curve]
+
+    def _repr_html_(self) -> str:
+        return notebook.chart(self.x, {name: one.mean for name, one in self.series.items()})
 
 
 class File(Schema):
@@ -225,3 +265,55 @@ class Queue(Schema):
     """The model loaded in the inference service."""
     live: list[QueuedRun]
     waiting: list[QueuedRun]
+
+
+class Export(Schema):
+    """A run's model in another format, and what the conversion changed."""
+
+    id: int
+    run_id: int
+    kind: str
+    dtype: str
+    status: str
+    phase: str
+    progress: float
+    measured: dict[str, float]
+    """Empty until it has succeeded."""
+    files: list[File]
+
+
+class HubPush(Schema):
+    """The upload of an export to the Hugging Face hub."""
+
+    task_id: int
+    repo: str
+    private: bool
+    status: str
+    phase: str
+    progress: float
+    revision: str
+    """The commit on the hub; empty until it has succeeded."""
+    url: str
+
+
+class ImportedKey(Schema):
+    """What became of one key of another tool's file."""
+
+    key: str
+    value: str
+    settings: dict[str, str]
+    note: str
+
+
+class ImportedRecipe(Schema):
+    """The recipe that another tool's file describes, and what became of its keys."""
+
+    tool: str
+    method: str
+    name: str
+    recipe: dict[str, Any]
+    mapped: list[ImportedKey]
+    different: list[ImportedKey]
+    absent: list[ImportedKey]
+    assumed: list[ImportedKey]
+    remarks: list[str]
