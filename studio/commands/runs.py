@@ -11,6 +11,7 @@ import typer
 from studio.commands.output import (
     JsonOption,
     format_number,
+    open_studio,
     print_json,
     print_runs,
     print_table,
@@ -56,6 +57,16 @@ Project = Annotated[
     str, typer.Option(help="The project there; by default the name of the run's experiment.")
 ]
 Again = Annotated[bool, typer.Option("--again", help="Try again after a failure.")]
+Numbers = Annotated[
+    str,
+    typer.Option(
+        help="The number format: bfloat16, or one of llama.cpp's, such as q8_0 or q4_k_m."
+    ),
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(help="full, merged, adapter or gguf; by default the model as it was trained."),
+]
 Start = Annotated[bool, typer.Option(help="Restart from step 0 instead of resuming.")]
 
 
@@ -72,7 +83,7 @@ def submit(
     from studio.commands import recipes  # noqa: PLC0415 -- heavy import
 
     values = recipes.load_recipe(recipe, changes).model_dump(mode="json", exclude_unset=True)
-    with _studio() as studio:
+    with open_studio() as studio:
         run = studio.runs.submit(name or recipe.stem, values)
         if follow:
             sys.exit(_follow(studio, run.id, as_json=as_json))
@@ -84,7 +95,7 @@ def list_runs(
     query: Query = "", sort: Sort = "-created", limit: Limit = 20, *, as_json: JsonOption = False
 ) -> None:
     """List runs, newest first."""
-    with _studio() as studio:
+    with open_studio() as studio:
         matches = list(islice(studio.runs.list(query, sort=sort), limit))
     if as_json:
         print_json(matches)
@@ -97,7 +108,7 @@ def list_runs(
 @app.command()
 def show(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Show the details of a run."""
-    with _studio() as studio:
+    with open_studio() as studio:
         run = studio.runs.get(run_id)
     if as_json:
         print_json(run)
@@ -109,35 +120,35 @@ def show(run_id: RunId, *, as_json: JsonOption = False) -> None:
 @app.command()
 def follow(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Print a run's metrics until it ends. Ctrl-C leaves it running."""
-    with _studio() as studio:
+    with open_studio() as studio:
         sys.exit(_follow(studio, run_id, as_json=as_json))
 
 
 @app.command()
 def cancel(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Cancel a run; progress since its last checkpoint is lost."""
-    with _studio() as studio:
+    with open_studio() as studio:
         _print_run(studio.runs.cancel(run_id), "Cancelled.", as_json=as_json)
 
 
 @app.command()
 def pause(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Pause a run: it saves a checkpoint and frees its slot."""
-    with _studio() as studio:
+    with open_studio() as studio:
         _print_run(studio.runs.pause(run_id), "Pausing.", as_json=as_json)
 
 
 @app.command()
 def resume(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Resume a paused run: it returns to the queue."""
-    with _studio() as studio:
+    with open_studio() as studio:
         _print_run(studio.runs.resume(run_id), "Queued to resume.", as_json=as_json)
 
 
 @app.command()
 def retry(run_id: RunId, *, from_start: Start = False, as_json: JsonOption = False) -> None:
     """Retry a run that failed or was cancelled, from its newest checkpoint."""
-    with _studio() as studio:
+    with open_studio() as studio:
         run = studio.runs.retry(run_id, from_start=from_start)
     _print_run(run, "Queued again.", as_json=as_json)
 
@@ -148,7 +159,7 @@ def metrics(run_id: RunId, keys: Keys = "", *, as_json: JsonOption = False) -> N
     from studio.methods import MAIN_METRICS  # noqa: PLC0415 -- heavy import
 
     requested_keys = [key for key in keys.split(",") if key] or list(MAIN_METRICS)
-    with _studio() as studio:
+    with open_studio() as studio:
         curves = studio.runs.metrics(run_id, requested_keys)
     if as_json:
         print_json(curves)
@@ -172,7 +183,7 @@ def track(
     as_json: JsonOption = False,
 ) -> None:
     """Send a run to a tracker; without --to, show where it is sent and how far."""
-    with _studio() as studio:
+    with open_studio() as studio:
         if to is not None and retries:
             sent = [studio.runs.retry_tracker(run_id, to)]
         elif to is not None:
@@ -201,7 +212,7 @@ def _describe_place(tracker: "Tracker") -> str:
 @app.command()
 def compare(run_ids: RunIds, base: Base = None, *, as_json: JsonOption = False) -> None:
     """Compare the settings and metrics of runs."""
-    with _studio() as studio:
+    with open_studio() as studio:
         comparison = studio.compare(run_ids, base=base)
     if as_json:
         print_json(comparison)
@@ -222,7 +233,7 @@ def compare(run_ids: RunIds, base: Base = None, *, as_json: JsonOption = False) 
 def report(run_ids: RunIds, base: Base = None, output: Output = None) -> None:
     """Save the report of a run, or of a comparison of several, as one HTML file."""
     is_comparison = len(run_ids) > 1 or base is not None
-    with _studio() as studio:
+    with open_studio() as studio:
         html = (
             studio.comparison_report(run_ids, base=base)
             if is_comparison
@@ -234,10 +245,42 @@ def report(run_ids: RunIds, base: Base = None, output: Output = None) -> None:
     typer.echo(f"Saved {path}.")
 
 
-def _studio() -> "Studio":
-    from studio.client import Studio  # noqa: PLC0415 -- heavy import
+@app.command()
+def export(
+    run_id: RunId, dtype: Numbers = "bfloat16", kind: Kind = None, *, as_json: JsonOption = False
+) -> None:
+    """Queue an export of a run's model; the run's page has its files."""
+    with open_studio() as studio:
+        created = studio.runs.export(run_id, dtype, kind=kind)
+    if as_json:
+        typer.echo(created.model_dump_json(indent=2))
+        return
+    typer.echo(f"Export {created.id} is queued: {created.kind} in {created.dtype}.")
 
-    return Studio()
+
+@app.command()
+def push(
+    run_id: RunId,
+    export_id: Annotated[int, typer.Argument(help="The export to upload.")],
+    repo: Annotated[str, typer.Argument(help="Where to: owner/name.", metavar="OWNER/NAME")],
+    *,
+    public: Annotated[
+        bool, typer.Option("--public", help="Let everyone see a repository that is created.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload a finished export to the Hugging Face hub, private by default.
+
+    Asked again, it shows how far the upload is, or tries a failed one again.
+    """
+    with open_studio() as studio:
+        made = studio.runs.push_export(run_id, export_id, repo, private=not public)
+    if as_json:
+        print_json(made)
+    elif made.url:
+        typer.echo(f"Uploaded: {made.url}")
+    else:
+        typer.echo(f"The upload to {made.repo} is {made.status}. {made.phase}".strip())
 
 
 def _print_run(run: "Run", sentence: str, *, as_json: bool) -> None:
