@@ -3,11 +3,12 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 
 from studio.recipe import yaml
 from studio.services import experiments
 from studio.services.estimates import run_progress
+from studio.services.recipe_scripts import experiment_scripts, scripts
 from studio.services.runs import recipe_parents, runs
 from studio.services.workers import workers
 from studio.web.experiments import recipe_changes
@@ -29,9 +30,20 @@ def show(request: Request, experiment_id: int, db: DB) -> Response:
         runs=runs.list_for_experiment(db, experiment_id),
         precisions=choices.precision_options(workers.training_hardware(db)),
         recipe=yaml.dump(experiment.recipe),
+        no_script=scripts.unsupported_reason(experiment.recipe),
         parent=parent,
         changes=recipe_changes.recipe_changes(experiment.recipe, parent.recipe) if parent else [],
         progress_of=run_progress.measure,
+    )
+
+
+@router.get("/experiments/{experiment_id}/script.py")
+def script(experiment_id: int, db: DB) -> Response:
+    """Download the recipe as a Python script for TRL."""
+    text = experiment_scripts.of_experiment(db, experiments.get(db, experiment_id))
+    name = f"attachment; filename=experiment-{experiment_id}.py"
+    return PlainTextResponse(
+        text, media_type="text/x-python", headers={"Content-Disposition": name}
     )
 
 
