@@ -19,12 +19,13 @@ from studio.web import openapi_extras
 from studio.web.accounts import accounts_page
 from studio.web.api import accounts, compare, endpoints, feedback, graders, openai
 from studio.web.api.datasets import datasets, tokens, versions
-from studio.web.api.experiments import experiments, sweeps
+from studio.web.api.experiments import experiments, recipes, sweeps
 from studio.web.api.models import models
 from studio.web.api.runs import (
     benchmarks,
     evaluations,
     event_streams,
+    hub_pushes,
     judgements,
     plan,
     predictions,
@@ -49,6 +50,7 @@ from studio.web.endpoints import endpoint_page
 from studio.web.experiments import (
     experiment_page,
     graded_experiment_page,
+    import_page,
     new_experiment_page,
     quick_start_page,
 )
@@ -82,6 +84,7 @@ PAGES = tuple(
         seen_runs,
         palette_page,
         token_preview_page,
+        import_page,
         new_experiment_page,
         quick_start_page,
         experiment_page,
@@ -125,6 +128,7 @@ API = (
     tokens.router,
     versions.router,
     models.router,
+    recipes.router,
     experiments.router,
     plan.router,
     event_streams.router,
@@ -134,6 +138,7 @@ API = (
     runs.table_router,
     run_results.samples_router,
     run_results.exports_router,
+    hub_pushes.router,
     benchmarks.router,
     evaluations.router,
     judgements.router,

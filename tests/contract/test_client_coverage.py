@@ -26,6 +26,8 @@ MADE: dict[str, tuple[Any, ...]] = {
     "add_model": ("/folder",),
     "download_model": ("a/b",),
     "model": ("starter",),
+    "import_recipe": ("stage: sft",),
+    "push_export": (1, 1, "me/mine"),
 }
 BUILDERS = {
     name: one
@@ -39,6 +41,7 @@ NAMES = {
     "ComparisonCell": "CellOut",
     "LoadedModel": "LoadedOut",
     "Sweep": "SweepOut",
+    "HubPush": "PushOut",
 }
 
 

@@ -208,7 +208,7 @@ def test_only_formatters_group_digits() -> None:
     by_hand = [
         place
         for place, line in lines_of([*MODULES, *SCRIPTS, *TEMPLATES, *CATALOGUES])
-        if re.search(THIN_SPACE, line) or re.search(r"toLocaleString|NumberFormat\(", line)
+        if re.search(THIN_SPACE, line) or re.search(r"toLocaleString|Intl\.NumberFormat\(", line)
         if not place.startswith("static/js/i18n/formatting.js:")
         if r'": r"\,"' not in line
     ]

@@ -15,7 +15,7 @@ ADAPTER_LOADERS = {"PeftModel.from_pretrained", "PeftConfig.from_pretrained"}
 """Of peft, which runs no code of a folder."""
 MODEL_LOADER = "heads.auto_class(config).from_pretrained"
 LOADERS = {f"Auto{part}.from_pretrained" for part in ("Config", "Tokenizer", "ImageProcessor")}
-LOADERS.add(MODEL_LOADER)
+LOADERS |= {MODEL_LOADER, "AutoModelForCausalLM.from_pretrained"}
 """All others in our code."""
 GRADER_CHILD = "studio/graders/python_child.py"
 """Runs a user's grader: the only module that runs code from outside, in a sealed process."""
@@ -141,7 +141,9 @@ def test_chat_templates_are_rendered_in_sealed_processes_only() -> None:
 
     assert uses == set()
     assert named == {
-        f"studio/training/data/{name}.py" for name in ("template_child", "template_process")
+        *(f"studio/training/data/{name}.py" for name in ("template_child", "template_process")),
+        # The text of a script, which runs outside the studio.
+        "studio/services/recipe_scripts/training_script.py",
     }
     assert here == {"studio/runner/tokenizer/main.py"}
 

@@ -89,10 +89,12 @@ LOOKED_AT = (
     *("/playground", "/playground?model=base:5&model=run:5&model=run:3", "/playground/wait"),
     *("/playground/models", "/playground/column?model=run:5&key=c1"),
     *("/playground/prompts?model=run:5", "/graders", "/graders/trials/3", "/endpoints"),
-    *("/endpoints/list", "/endpoints/new?from=run:5", "/endpoints/1/log"),
-    "/runs/5/parts/trackers",
+    *("/endpoints/list", "/endpoints/new", "/endpoints/new?from=run:5"),
+    "/endpoints/1/log",
+    *("/runs/5/parts/trackers", "/new/import"),
 )
 NO_PAGES = (
+    "/experiments/1/script.py",
     *("/openapi.json", "/runs.csv", "/compare/export?runs=4,5", "/comparisons/1/export"),
     *("/datasets/2/versions/1/rows.jsonl", "/comparisons/1", "/new/draft", "/datasets/2/built"),
     *("/datasets/imports/1/done", "/datasets/2/stats/counted", "/models/landed"),
@@ -382,7 +384,8 @@ CHANGES = {
     *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
     *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),
     *("/runs/{run_id}/exports/{export_id}/delete", "/runs/{run_id}/keep", "/runs/{run_id}/pause"),
-    *("/runs/{run_id}/restart", "/runs/{run_id}/restore", "/runs/{run_id}/resume"),
+    *("/runs/{run_id}/exports/{export_id}/pushes", "/runs/{run_id}/restart"),
+    *("/runs/{run_id}/restore", "/runs/{run_id}/resume"),
     *("/runs/{run_id}/trash", "/runs/{run_id}/words", "/samples/{sample_id}/rating"),
     *("/sweeps/new", "/sweeps/{sweep_id}/{verb}", "/views", "/views/{view_id}/delete"),
 }
