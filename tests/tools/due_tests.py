@@ -68,6 +68,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     ),
     "tests/worker": ("studio/worker", "studio/services/tasks", "studio/services/exports"),
     "tests/commands": ("studio/commands", "studio/client"),
+    "tests/guides": ("docs", "mkdocs.yml", "studio/client", "studio/commands"),
     "tests/openai": ("studio/services/openai", "studio/web/api/openai", "studio/graders"),
     "tests/web": ("studio/web", "studio/services", "studio/recipe", "studio/db", "templates"),
     "tests/contract": ("studio", "templates", "static/css", "static/js", "pyproject.toml"),

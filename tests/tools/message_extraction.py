@@ -34,8 +34,9 @@ SOURCES = (
     *("studio/methods", "studio/training", "studio/runner", "studio/evaluation", "studio/graders"),
     *("studio/engines", "studio/data_sources.py", "studio/failure_codes.py", "studio/hardware.py"),
     "studio/hardware_usage/gpu_sensors.py",
-    *("studio/metrics.py", "studio/network/hub_client.py", "studio/network/safe_http.py"),
-    *("studio/network/safe_streams.py", "studio/protocols/chat_endpoints.py"),
+    *("studio/metrics.py", "studio/network/hub_client.py", "studio/network/hub_uploads.py"),
+    *("studio/network/safe_http.py", "studio/network/safe_streams.py"),
+    "studio/protocols/chat_endpoints.py",
     *("studio/protocols/endpoint_client.py", "studio/protocols/grader_judges.py"),
     *("studio/protocols/tasks.py", "studio/schemas/validation_errors.py"),
     "studio/trackers/table.py",
@@ -58,6 +59,11 @@ EXCLUDED = (
     *("studio/training/model_card.py", "studio/weights/encoder_layers.py"),
     *("studio/evaluation/judge_prompts.py", "studio/graders/programs.py"),
     *("studio/training/load_examples.py", "studio/training/sentence_files.py"),
+    "studio/training/export/export_report.py",
+    *("studio/training/export/gguf/llama_cpp.py", "studio/training/export/gguf/modelfile.py"),
+    *("studio/training/export/gguf/quantisation.py", "studio/training/export/gguf/turns.py"),
+    *("studio/training/export/gguf/vocabulary.py", "studio/training/export/gguf/writer.py"),
+    "studio/services/recipe_scripts/training_script.py",
 )
 """How the paths of those begin whose texts are for programs, terminals or downloaded files."""
 
