@@ -1,4 +1,4 @@
-"""The documentation as a site."""
+"""The documentation as a site, and that the code of each how-to is tried here."""
 
 import json
 import re
@@ -10,10 +10,22 @@ import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-ROOT = Path(__file__).parents[2]
+from tests.guides.reader import HOW_TO, blocks
+from tests.support.live_studio import ROOT
 
+HERE = Path(__file__).parent
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
 """Elements that make a browser load what an attribute names."""
+
+
+@pytest.mark.smoke
+def test_code_of_each_how_to_is_tried() -> None:
+    with_code = {path.stem for path in HOW_TO.glob("*.md") if blocks(path.stem)}
+    texts = (path.read_text("utf-8") for path in HERE.glob("test_*.py"))
+
+    assert {
+        name for text in texts for name in re.findall(r'blocks\("([\w-]+)"\)', text)
+    } == with_code
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +52,7 @@ class Loads(HTMLParser):
 @pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) > len(list((ROOT / "docs").rglob("*.md")))
+    assert len(pages) > len(list(HOW_TO.glob("*.md")))
     for page in pages:
         loads = Loads()
         loads.feed(page.read_text("utf-8"))
