@@ -25,6 +25,10 @@ class Settings(BaseSettings):
     home: Path = Path.home() / ".mantissa-studio"
     """Folder of the database, datasets, models and runs."""
 
+    database: SecretStr = SecretStr("")
+    """A PostgreSQL database for everything but files, such as postgresql://user:password@host/name;
+    by default, an SQLite file in the home. A secret, because it holds a password."""
+
     slots: int | None = None
     """How many runs may train at once; by default one per GPU, or one. A run trains on one GPU
     however many slots it takes; runs beyond the number of GPUs share the first GPU."""
@@ -236,7 +240,8 @@ class Settings(BaseSettings):
         return home.expanduser().absolute()
 
     @property
-    def database(self) -> Path:
+    def database_file(self) -> Path:
+        """The SQLite file, unless `database` is set."""
         return self.home / "studio.db"
 
     @property
@@ -295,7 +300,7 @@ class Settings(BaseSettings):
 
         Secrets are excluded: see `secret_environment`.
         """
-        hidden = {*SECRETS, "secret_key"}
+        hidden = {*SECRETS, *_OPERATORS_SECRETS}
         values = self.model_dump(exclude_defaults=True, exclude=hidden) | {"home": self.home}
         return {_variable_name(name): _to_environment_text(value) for name, value in values.items()}
 
@@ -322,17 +327,19 @@ def _variable_name(name: str) -> str:
     return f"STUDIO_{name.upper()}"
 
 
+_OPERATORS_SECRETS = ("database", "secret_key")
+"""What gives access to the other secrets, and so is not stored among them."""
+
 SECRETS = tuple(
     name
     for name, field in Settings.model_fields.items()
-    if field.annotation is SecretStr and name != "secret_key"
+    if field.annotation is SecretStr and name not in _OPERATORS_SECRETS
 )
 """The secret settings, which can also be set on a page."""
 
 _SECRET_VARIABLES = frozenset(
     {
-        *map(_variable_name, SECRETS),
-        _variable_name("secret_key"),
+        *map(_variable_name, (*SECRETS, *_OPERATORS_SECRETS)),
         "HF_TOKEN",
         "HUGGING_FACE_HUB_TOKEN",
     }

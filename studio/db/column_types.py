@@ -7,8 +7,19 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import JSON, DateTime, Dialect, String
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    event,
+)
 from sqlalchemy.types import TypeDecorator
+from sqlmodel import SQLModel
 
 T = TypeVar("T")
 
@@ -70,6 +81,18 @@ class HomePath(TypeDecorator[str]):
         if value is None or not value.startswith(HOME_PREFIX):
             return value
         return str(HOME_DIRS[dialect] / value)
+
+
+_INTEGER = Integer().with_variant(BigInteger(), "postgresql")
+"""Of 64 bits, which all integers of SQLite have: sizes, tokens and IDs outgrow 32."""
+
+
+@event.listens_for(Table, "after_parent_attach")
+def _widen_integers(table: Table, metadata: MetaData) -> None:
+    if metadata is SQLModel.metadata:
+        for column in table.columns:
+            if type(column.type) is Integer:
+                column.type = _INTEGER
 
 
 def now() -> datetime:

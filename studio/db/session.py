@@ -6,17 +6,22 @@ Commits of other processes are detected in microseconds.
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import DatabaseError
-from sqlmodel import Session, create_engine
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlmodel import Session, create_engine, func, select
 
+from studio.db import postgres
 from studio.db.column_types import HOME_DIRS
 from studio.errors import DiskFullError, StudioError, UnavailableError
+from studio.settings import Settings
 
 FIRST_SAFE_SQLITE = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, which can corrupt a database under two writers."""
@@ -27,8 +32,27 @@ BUSY_SECONDS = 30.0
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 """FULL: commits survive a power cut, which NORMAL does not guarantee in WAL mode."""
 
+_WRITING = "BEGIN IMMEDIATE"
+"""The `begin` option of transactions that write."""
+
 NO_TRANSACTION = "none"
 """The `begin` option for the few statements that SQLite only runs outside a transaction."""
+
+
+def open_database(settings: Settings, *, busy_seconds: float = BUSY_SECONDS) -> Engine:
+    """Open the database of a studio: the file in its home, or a database on a server.
+
+    Raises:
+        InvalidError: The server's address is not valid.
+        UnavailableError: The driver for the server is not installed.
+
+    """
+    url = settings.database.get_secret_value()
+    if not url:
+        return open_engine(settings.database_file, busy_seconds=busy_seconds)
+    engine = postgres.open_engine(url, busy_seconds=busy_seconds, writing=_WRITING)
+    HOME_DIRS[engine.dialect] = settings.home
+    return engine
 
 
 def open_engine(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine:
@@ -44,6 +68,35 @@ def open_engine(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine
     event.listen(engine, "connect", partial(_set_pragmas, int(busy_seconds * 1000)))
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def is_on_server(bind: Engine | Connection) -> bool:
+    """Whether the database is on a server, and not a file."""
+    return bind.dialect.name != "sqlite"
+
+
+def describe_database(settings: Settings) -> str:
+    """Return where the database is, without the password."""
+    url = settings.database.get_secret_value()
+    return postgres.without_password(url) if url else str(settings.database_file)
+
+
+def current_time(db: Session) -> datetime:
+    """Return the time by the clock that all processes with this database share."""
+    if is_on_server(db.get_bind()):
+        time: datetime = db.exec(select(func.clock_timestamp())).one()
+        return time.astimezone(UTC)
+    return datetime.now(UTC)
+
+
+def count_bytes(db: Session) -> int:
+    """Return the size of the database, with the write-ahead log if it is a file."""
+    bind = db.get_bind()
+    if is_on_server(bind):
+        return int(db.exec(select(func.pg_database_size(func.current_database()))).one())
+    file = Path(bind.engine.url.database or "")
+    files = (file, file.with_name(f"{file.name}-wal"))
+    return sum(one.stat().st_size for one in files if one.exists())
 
 
 def sqlite_driver() -> ModuleType:
@@ -67,9 +120,17 @@ def unit_of_work(engine: Engine) -> Iterator[Session]:
         UnavailableError: another process locked the database too long, or it cannot be used.
 
     """
-    writer = engine.execution_options(begin="BEGIN IMMEDIATE")
-    with explain_errors(), Session(writer, expire_on_commit=False) as session, session.begin():
+    with (
+        explain_errors(),
+        Session(writer(engine), expire_on_commit=False) as session,
+        session.begin(),
+    ):
         yield session
+
+
+def writer(engine: Engine) -> Engine:
+    """Return the engine for transactions that write: only one at a time goes on."""
+    return engine.execution_options(begin=_WRITING)
 
 
 @contextmanager
@@ -90,19 +151,23 @@ def explain_errors() -> Iterator[None]:
 
     Raises:
         DiskFullError: the disk is full.
+        InvalidError: the database cannot store a value.
         UnavailableError: the database is busy, damaged or inaccessible.
 
     """
     try:
         yield
-    except DatabaseError as error:
-        explained = _explanation(str(error.orig))
+    except (DatabaseError, PoolTimeoutError) as error:
+        explained = _explanation(error)
         if explained is None:
             raise
         raise explained from error
 
 
-def _explanation(reason: str) -> StudioError | None:
+def _explanation(error: DatabaseError | PoolTimeoutError) -> StudioError | None:
+    if isinstance(error, PoolTimeoutError) or hasattr(error.orig, "sqlstate"):
+        return postgres.explanation(error)
+    reason = str(error.orig)
     if "disk is full" in reason:
         return DiskFullError(
             "The disk is full; nothing was saved.", hint="Free some space, then try again."
@@ -142,7 +207,14 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
 
-class CommitWatcher:
+class CommitWatcher(Protocol):
+    """Detects commits of all other connections."""
+
+    def has_new_commit(self) -> bool:
+        """Whether there was a commit since the last call; true on the first call."""
+
+
+class _FileWatcher:
     """Detects commits of all connections except its own, which must never write."""
 
     def __init__(self, cursor: DBAPICursor) -> None:
@@ -150,7 +222,6 @@ class CommitWatcher:
         self._last: object = None
 
     def has_new_commit(self) -> bool:
-        """Whether there was a commit since the last call; true on the first call."""
         self._cursor.execute("PRAGMA data_version")
         before, self._last = self._last, self._cursor.fetchone()
         return self._last != before
@@ -159,7 +230,11 @@ class CommitWatcher:
 @contextmanager
 def watch_commits(engine: Engine) -> Iterator[CommitWatcher]:
     """Watch a database over a dedicated connection."""
+    if is_on_server(engine):
+        with closing(postgres.CommitListener(engine)) as listener:
+            yield listener
+        return
     # A raw driver connection, because a session would start a transaction, which keeps seeing the
     # same snapshot of the database.
     with closing(engine.raw_connection()) as connection:
-        yield CommitWatcher(connection.cursor())
+        yield _FileWatcher(connection.cursor())

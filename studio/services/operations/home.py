@@ -12,7 +12,7 @@ from sqlmodel import select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from studio.db import migrate
-from studio.db.session import open_engine, read_session, unit_of_work
+from studio.db.session import open_database, read_session, unit_of_work
 from studio.db.tables import DatasetVersion
 from studio.hardware import detect
 from studio.intake.conversion.converter import hash_rows
@@ -38,7 +38,7 @@ def open_home(settings: Settings) -> Engine:
 
     """
     share = HomeLock(settings.home)
-    engine = open_engine(settings.database)
+    engine = open_database(settings)
     event.listen(engine, "engine_disposed", lambda _engine: share.close())
     try:
         _make_usable(engine, settings, share)
