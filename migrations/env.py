@@ -1,4 +1,7 @@
-"""Run migrations on the connection that `studio.db.migrate` hands over."""
+"""Run migrations on the connection that `studio.db.migrate` hands over.
+
+A new database on a server gets the newest tables at once, and no migration.
+"""
 
 from typing import Literal
 
@@ -46,4 +49,6 @@ context.configure(
     render_as_batch=True,
     render_item=plain,
 )
+if context.config.attributes.get("baseline"):
+    TABLES[0].metadata.create_all(context.config.attributes["connection"])
 context.run_migrations()

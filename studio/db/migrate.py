@@ -5,25 +5,24 @@ interrupted, even by a power cut, the database is either the old or the new vers
 
 A backup is a consistent copy, made while other processes keep writing: copying the file alone could
 miss the write-ahead log or copy half of a change; SQLite's `VACUUM INTO` does neither.
+
+A database on a server begins with all tables at once, and its operator backs it up.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from studio import files, resources
-from studio.db.session import explain_errors
+from studio.db.session import NO_TRANSACTION, explain_errors, is_on_server, open_engine, writer
 from studio.errors import UnavailableError
 
 if TYPE_CHECKING:
     from alembic.config import Config
-
-from datetime import UTC, datetime
-from uuid import uuid4
-
-from studio.db.session import NO_TRANSACTION, open_engine
 
 _UNFINISHED_PREFIX = ".new-"
 
@@ -107,13 +106,14 @@ def upgrade(engine: Engine, to: str = "head") -> None:
     if not is_behind(engine, to):
         return
     backup_path = _back_up(engine)
+    kept = f", and a backup is in {backup_path}" if backup_path else ""
     try:
         with explain_errors():
             _run_migrations(engine, to)
     except SQLAlchemyError as error:
         raise UnavailableError(
             f"The database could not be upgraded to this version: {error}.",
-            hint=f"It is unchanged, and a backup is in {backup_path}. Use the previous version.",
+            hint=f"It is unchanged{kept}. Use the previous version.",
         ) from error
 
 
@@ -139,7 +139,7 @@ def reject_newer_version(version: str | None) -> None:
     if version and version not in known_versions():
         raise UnavailableError(
             f"This database was written by a newer version of the studio ({version}).",
-            hint="Update the studio, or choose another folder with STUDIO_HOME.",
+            hint="Update the studio, or choose another STUDIO_HOME or STUDIO_DATABASE.",
         )
 
 
@@ -149,13 +149,16 @@ def downgrade(engine: Engine, to: str) -> None:
 
 def current_version(engine: Engine) -> str | None:
     """Return the version of a database, or None if it is empty."""
-    with explain_errors():
-        if not inspect(engine).has_table("alembic_version"):
-            return None
-        with engine.connect() as connection:
-            version: str | None = connection.execute(
-                text("SELECT version_num FROM alembic_version")
-            ).scalar()
+    with explain_errors(), engine.connect() as connection:
+        return _version(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    version: str | None = connection.execute(
+        text("SELECT version_num FROM alembic_version")
+    ).scalar()
     return version
 
 
@@ -166,9 +169,9 @@ def known_versions() -> list[str]:
 
 
 def _back_up(engine: Engine) -> Path | None:
-    """Back up the database and return the path of the copy; None if it is empty."""
+    """Back up the database and return the path of the copy; None if it is empty or on a server."""
     version, database = current_version(engine), engine.url.database
-    if version is None or database is None:
+    if version is None or database is None or is_on_server(engine):
         return None
     return create_before_upgrade(engine, Path(database).parent / BACKUPS, version)
 
@@ -178,9 +181,13 @@ def _run_migrations(engine: Engine, to: str, *, back: bool = False) -> None:
     from alembic import command  # noqa: PLC0415 -- heavy import
 
     config = alembic_config()
-    with engine.execution_options(begin="BEGIN IMMEDIATE").begin() as connection:
+    with writer(engine).begin() as connection:
         config.attributes["connection"] = connection
-        (command.downgrade if back else command.upgrade)(config, to)
+        if is_on_server(engine) and _version(connection) is None:
+            config.attributes["baseline"] = True
+            command.stamp(config, to)
+        else:
+            (command.downgrade if back else command.upgrade)(config, to)
 
 
 def alembic_config() -> "Config":
