@@ -10,6 +10,7 @@ from sqlalchemy import (
     FunctionElement,
     Select,
     SQLColumnExpression,
+    String,
     func,
     select,
 )
@@ -44,10 +45,25 @@ class ContainsText(FunctionElement[bool]):
     sqlite = "({0} LIKE {1} ESCAPE '/')"
 
 
+class json_text(FunctionElement[str]):  # noqa: N801 -- called as a function
+    """The text of a JSON column, which can be compared; Postgres cannot compare JSON."""
+
+    type = String()
+    inherit_cache = True
+    name = "json_text"
+
+    standard = "CAST({0} AS VARCHAR)"
+    sqlite = "{0}"  # as it is in an index
+
+    def __init__(self, column: Mapped[Any]) -> None:
+        super().__init__(column)
+
+
 @compiles(seconds_between)
 @compiles(ContainsText)
+@compiles(json_text)
 def _compile(
-    element: seconds_between | ContainsText,
+    element: seconds_between | ContainsText | json_text,
     compiler: SQLCompiler,
     **kwargs: Any,  # noqa: ANN401 -- SQLAlchemy's signature
 ) -> str:

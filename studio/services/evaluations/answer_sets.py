@@ -178,9 +178,10 @@ def delete_unused(db: Session) -> None:
 
 def _list_evaluated_runs(db: Session, answer_set: AnswerSet) -> Sequence[Run]:
     """Return the runs whose model gave the answers, to rows that they held out."""
-    query = select(Run).join(Evaluation, col(Evaluation.run_id) == col(Run.id))
-    asked = (Evaluation.tuned_id == answer_set.id, col(Evaluation.is_held_out))
-    return db.exec(query.where(*asked).distinct()).all()
+    evaluated = select(Evaluation.run_id).where(
+        Evaluation.tuned_id == answer_set.id, col(Evaluation.is_held_out)
+    )
+    return db.exec(select(Run).where(col(Run.id).in_(evaluated)).order_by(col(Run.id))).all()
 
 
 def _subject(answer_set: AnswerSet) -> str:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Integer, cast
+from sqlalchemy import case
 from sqlmodel import Session, col, func, select
 
 from studio.db.outbox import Delivery, DeliveryStatus
+from studio.db.session import count_bytes
 from studio.db.sql_functions import seconds_between
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Run, RunEvent, Worker
@@ -44,6 +45,7 @@ class StudioMetrics:
     tokens: int
     alarms: dict[str, int]
     messages_waiting: int
+    database_bytes: int
     machines: dict[str, HardwareUsage]
     """The newest load of each machine with a worker, by its name."""
 
@@ -70,6 +72,7 @@ def collect(db: Session, now: datetime | None = None) -> StudioMetrics:
         tokens=int(db.exec(select(func.coalesce(func.sum(Run.tokens), 0))).one()),
         alarms=_count_alarms(db),
         messages_waiting=db.exec(unsent).one(),
+        database_bytes=count_bytes(db),
         machines={
             machine.host: machine.usage
             for machine in usage_history.list_machines(db, usage_history.FRESH)
@@ -101,9 +104,7 @@ def _duration_histogram(db: Session) -> tuple[tuple[int, ...], int, float]:
     durations = select(seconds_between(col(Run.claimed_at), col(Run.finished_at)).label("took"))
     # OFFSET keeps databases from computing each run's seconds again for every bound.
     took = durations.where(*is_finished).offset(0).subquery().c.took
-    within = (
-        func.coalesce(func.sum(cast(took <= bound, Integer)), 0) for bound in DURATION_BUCKETS
-    )
+    within = (func.count(case((took <= bound, 1))) for bound in DURATION_BUCKETS)
     query = select(*within, func.count(), func.coalesce(func.sum(took), 0.0))  # type: ignore[call-overload] # more columns than it has types for
     *counts, count, seconds = db.exec(query).one()
     return tuple(map(int, counts)), int(count), float(seconds)

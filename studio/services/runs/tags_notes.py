@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import String, type_coerce
 from sqlmodel import Session, col, select
 
-from studio.db.sql_functions import distinct_values
+from studio.db.sql_functions import distinct_values, json_text
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.services import experiments
@@ -66,8 +65,7 @@ def load_runs(db: Session, run_ids: Sequence[int]) -> Sequence[Run]:
 def known_tags(db: Session) -> list[str]:
     """Return all tags in use."""
     # Most runs have no tags and many share the same: reading distinct lists as text is faster.
-    column = type_coerce(col(Run.tags), String)
-    lists = db.scalars(distinct_values(column, col(Run.deleted_at).is_(None)))
+    lists = db.scalars(distinct_values(json_text(col(Run.tags)), col(Run.deleted_at).is_(None)))
     return sorted({tag_name for text in lists if text for tag_name in json.loads(text)})
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 
 import psutil
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -17,8 +16,8 @@ from studio.web.middleware.request_metrics import LATENCY_BUCKETS, RequestMetric
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
-def render_text(collected: StudioMetrics, requests: RequestMetrics, database: Path) -> str:
-    return generate_latest(_Metrics(collected, requests, database)).decode()
+def render_text(collected: StudioMetrics, requests: RequestMetrics) -> str:
+    return generate_latest(_Metrics(collected, requests)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +26,12 @@ class _Metrics(Collector):
 
     collected: StudioMetrics
     requests: RequestMetrics
-    database: Path
 
     def collect(self) -> Iterator[Metric]:
         yield from _studio_metrics(self.collected)
         yield _request_durations(self.requests)
         yield GaugeMetricFamily(
             "studio_stream_viewers", "Open live streams.", self.requests.open_streams
-        )
-        yield GaugeMetricFamily(
-            "studio_database_bytes", "Size of the database.", _database_bytes(self.database)
         )
         yield GaugeMetricFamily(
             "process_resident_memory_bytes",
@@ -81,6 +76,7 @@ def _studio_gauges(
     )
     yield "studio_tokens", "Tokens trained on, over existing runs.", collected.tokens
     yield "studio_messages_waiting", "Notifications not yet sent.", collected.messages_waiting
+    yield "studio_database_bytes", "Size of the database.", collected.database_bytes
 
 
 def _hardware_gauges(machines: Mapping[str, HardwareUsage]) -> Iterator[Metric]:
@@ -134,9 +130,3 @@ def _labelled_gauge(name: str, about: str, label: str, values: Mapping[str, floa
     for key, value in values.items():
         family.add_metric((key,), value)
     return family
-
-
-def _database_bytes(database: Path) -> int:
-    """Return the size of the database file and its write-ahead log in bytes."""
-    files = (database, database.with_name(database.name + "-wal"))
-    return sum(path.stat().st_size for path in files if path.exists())

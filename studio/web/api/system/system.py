@@ -197,10 +197,8 @@ metrics_router = APIRouter(include_in_schema=False)
 
 
 @metrics_router.get("/metrics")
-def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
+def metrics(request: Request, db: DB) -> PlainTextResponse:
     from studio.web.api.system import prometheus_text  # noqa: PLC0415 -- heavy import
 
-    text = prometheus_text.render_text(
-        prometheus_metrics.collect(db), request.app.state.traffic, config.database
-    )
+    text = prometheus_text.render_text(prometheus_metrics.collect(db), request.app.state.traffic)
     return PlainTextResponse(text, media_type=prometheus_text.CONTENT_TYPE)
