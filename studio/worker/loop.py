@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
-from studio.db.session import CommitWatcher, read_session, unit_of_work, watch_commits
+from studio.db.session import CommitWatcher, current_time, read_session, unit_of_work, watch_commits
 from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
@@ -182,7 +182,7 @@ class WorkerLoop:
             run = next((candidate for candidate in abandoned if _id(candidate) == run_id), None)
             if run is None:
                 return  # Another worker was faster.
-            owner, spec = attempts.take_over(run, self.name), self._spec(run)
+            owner, spec = attempts.take_over(db, run, self.name), self._spec(run)
             attempt = MonitoredAttempt(owner, run.handle, spec.folder, run.gpu)
             with catch_errors() as errors:
                 run.handle = attempt.handle = self.launcher.adopt(spec, run.handle)
@@ -307,6 +307,7 @@ class WorkerLoop:
         with self.isolation.step("heartbeat"), unit_of_work(self.engine) as db:
             worker = Worker(name=self.name, pid=os.getpid(), slots=self.launcher.slots())
             worker.hardware = workers.HARDWARE_ADAPTER.dump_python(self.hardware, mode="json")
+            worker.beat_at = current_time(db)
             worker.failing, worker.failures = failing, self.isolation.failures
             workers.heartbeat(db, worker)
             if sample := self.sampler.take():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from studio.db.session import open_engine, unit_of_work
+from studio.db.session import open_database, unit_of_work
 from studio.protocols.events import Event, Finished, Started
 from studio.services.queue import queue
 from studio.services.runs import attempts
@@ -26,7 +26,7 @@ WORK_SECONDS = 0.02
 
 
 def main(home: Path, name: str) -> None:
-    engine, pause = open_engine(Settings(home=home).database), threading.Event()
+    engine, pause = open_database(Settings(home=home)), threading.Event()
     dice = random.Random(name)  # noqa: S311 -- no secret
     while True:
         tidy(engine, name)
@@ -39,7 +39,7 @@ def main(home: Path, name: str) -> None:
 def tidy(engine: Engine, name: str) -> None:
     with unit_of_work(engine) as db:
         for run in attempts.list_abandoned(db, name, alone=False):
-            attempts.take_over(run, name, LEASE)
+            attempts.take_over(db, run, name, LEASE)
             attempts.requeue(db, run)
 
 

@@ -47,7 +47,7 @@ def claim(
     if attempt is None:
         return None
     db.refresh(run)
-    run.lease_until = attempts.lease_end(lease)
+    run.lease_until = attempts.lease_end(db, lease)
     run.claimed_at, run.started_at, run.first_step_at = datetime.now(UTC), None, None
     states.move(db, run, RunStatus.STARTING, {"attempt": run.attempt})
     db.add(Attempt(run_id=run.id or 0, number=run.attempt, worker=worker))

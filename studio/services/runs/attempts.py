@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlmodel import Session, col, func, select, update
 
+from studio.db.session import current_time
 from studio.db.states import LIVE, RunCommand, RunStatus
 from studio.db.tables import Attempt, Run, RunEvent, Sample
 from studio.methods import RECIPE_ADAPTER, AnyRecipe
@@ -130,8 +131,8 @@ class AttemptOwner:
     attempt: int
 
 
-def lease_end(lease: timedelta) -> datetime:
-    return datetime.now(UTC) + lease
+def lease_end(db: Session, lease: timedelta) -> datetime:
+    return current_time(db) + lease
 
 
 def require_owned(db: Session, run_id: int, owner: AttemptOwner) -> Run:
@@ -150,21 +151,21 @@ def require_owned(db: Session, run_id: int, owner: AttemptOwner) -> Run:
 def extend_leases(db: Session, worker: str, lease: timedelta = LEASE) -> None:
     """Extend the leases of all live runs of a worker."""
     conditions = (col(Run.worker) == worker, col(Run.status).in_(LIVE))
-    db.exec(update(Run).where(*conditions).values(lease_until=lease_end(lease)))
+    db.exec(update(Run).where(*conditions).values(lease_until=lease_end(db, lease)))
 
 
 def list_abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
     """Return other workers' live runs whose lease has expired, or all of them if `alone`."""
     query = select(Run).where(col(Run.status).in_(LIVE), Run.worker != worker)
     if not alone:
-        lease_over = col(Run.lease_until) < datetime.now(UTC)
+        lease_over = col(Run.lease_until) < current_time(db)
         query = query.where(col(Run.lease_until).is_(None) | lease_over)
     return db.exec(query.order_by(col(Run.id))).all()
 
 
-def take_over(run: Run, worker: str, lease: timedelta = LEASE) -> AttemptOwner:
+def take_over(db: Session, run: Run, worker: str, lease: timedelta = LEASE) -> AttemptOwner:
     """Make a worker the owner of an attempt that another worker has abandoned."""
-    run.worker, run.lease_until = worker, lease_end(lease)
+    run.worker, run.lease_until = worker, lease_end(db, lease)
     return AttemptOwner(worker, run.attempt)
 
 

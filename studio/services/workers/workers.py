@@ -17,6 +17,7 @@ from sqlmodel import Session, col, delete, select
 
 from studio import files
 from studio.db.column_types import HOME_DIRS
+from studio.db.session import current_time
 from studio.db.states import TaskStatus
 from studio.db.tables import FailingStep, Worker
 from studio.db.tasks import LoadedModel, Task
@@ -66,7 +67,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 
 def heartbeat(db: Session, worker: Worker) -> None:
     """Record a worker's heartbeat, and delete workers without one for a long time."""
-    db.exec(delete(Worker).where(col(Worker.beat_at) < datetime.now(UTC) - 4 * HEARTBEAT_TIMEOUT))
+    db.exec(delete(Worker).where(col(Worker.beat_at) < current_time(db) - 4 * HEARTBEAT_TIMEOUT))
     db.merge(worker)
 
 
@@ -84,7 +85,7 @@ def deregister_process(db: Session, pid: int) -> None:
 
 def list_alive(db: Session) -> Sequence[Worker]:
     """Return the workers with a recent heartbeat."""
-    query = select(Worker).where(col(Worker.beat_at) > datetime.now(UTC) - HEARTBEAT_TIMEOUT)
+    query = select(Worker).where(col(Worker.beat_at) > current_time(db) - HEARTBEAT_TIMEOUT)
     return db.exec(query.order_by(col(Worker.name))).all()
 
 

@@ -285,7 +285,7 @@ def test_worker_with_lost_lease_cannot_write(db: Session) -> None:
     run.lease_until = datetime.now(UTC) - timedelta(seconds=1)
     db.flush()
     taken = attempts.list_abandoned(db, "awake", alone=False)
-    owner = attempts.take_over(taken[0], "awake")
+    owner = attempts.take_over(db, taken[0], "awake")
 
     assert attempts.require_owned(db, run.id or 0, owner) is run
     with pytest.raises(LeaseLostError):
