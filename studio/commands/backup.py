@@ -16,6 +16,7 @@ def back_up(settings: Settings, to: Path, choice: BackupOptions) -> None:
         StudioError: as `backups.create`.
 
     """
+    backups.require_file(settings)
     total = backups.estimate_bytes(settings, choice)
     with typer.progressbar(length=max(total, 1), label="Copying") as bar:
         manifest = backups.create(settings, to, choice, bar.update)
@@ -31,6 +32,7 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
         StudioError: as `restores.restore`.
 
     """
+    backups.require_file(settings)
     with backup_format.open_backup(source) as backup:
         manifest = backup.manifest
         with typer.progressbar(length=max(manifest.bytes, 1), label="Checking") as bar:

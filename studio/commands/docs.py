@@ -60,7 +60,7 @@ def openapi() -> str:
     """Return the description of the REST API, as OpenAPI JSON."""
     with TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder))
-        engine = open_engine(settings.database)
+        engine = open_engine(settings.database_file)
         text = json.dumps(create_app(engine, settings).openapi(), indent=1) + "\n"
         engine.dispose()
     return text

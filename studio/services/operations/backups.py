@@ -61,9 +61,23 @@ class BackupOptions:
         return [name for name, is_wanted in included.items() if not is_wanted]
 
 
+def require_file(settings: Settings) -> None:
+    """Refuse to back up or restore a database that is not in the home.
+
+    Raises:
+        InvalidError: It is on a server.
+
+    """
+    if settings.database.get_secret_value():
+        raise InvalidError(
+            "This studio's database is on a server, so the studio cannot back it up or restore it.",
+            hint=f"Use pg_dump and pg_restore for it, and copy {settings.home} as well.",
+        )
+
+
 def estimate_bytes(settings: Settings, options: BackupOptions) -> int:
     """Return the approximate size of a backup in bytes, before compression."""
-    database = settings.database.stat().st_size if settings.database.exists() else 0
+    database = settings.database_file.stat().st_size if settings.database_file.exists() else 0
     sizes = 0
     for path in _files(settings.home, options):
         with suppress(FileNotFoundError):
@@ -79,14 +93,14 @@ def create(
     Raises:
         ConflictError: The destination exists, or rows were deleted during the backup.
         DiskFullError: The disk is full.
-        InvalidError: The destination is inside the home.
+        InvalidError: The destination is inside the home, or the database is on a server.
         NotFoundError: There is no studio in this home.
 
     """
     destination = destination.expanduser().absolute()
     _check(settings, destination, options)
     share = locks.HomeLock(settings.home)
-    engine = open_engine(settings.database)
+    engine = open_engine(settings.database_file)
     try:
         with _staging_dir(destination) as stage:
             manifest = _write(engine, settings.home, stage, options, on_progress)
@@ -100,7 +114,7 @@ def create(
 
 
 def _check(settings: Settings, destination: Path, options: BackupOptions) -> None:
-    if not settings.database.exists():
+    if not settings.database_file.exists():
         raise NotFoundError(
             f"There is no studio in {settings.home}.",
             hint="Set STUDIO_HOME to the studio's folder.",

@@ -1,4 +1,4 @@
-"""Health checks of the home: file system, free space, permissions, clock and SQLite."""
+"""Health checks of the home: database, file system, free space, permissions and clock."""
 
 import os
 import shutil
@@ -10,7 +10,15 @@ from pathlib import Path
 
 import psutil
 
-from studio.db.session import FIRST_SAFE_SQLITE, sqlite_driver
+from studio.db.session import (
+    FIRST_SAFE_SQLITE,
+    current_time,
+    describe_database,
+    open_database,
+    read_session,
+    sqlite_driver,
+)
+from studio.errors import StudioError
 from studio.settings import Settings
 
 MIN_FREE_BYTES = 5 * 10**9
@@ -38,15 +46,42 @@ class CheckResult:
 
 
 def check_home(settings: Settings) -> Iterator[CheckResult]:
-    """Check the SQLite version and the home folder."""
+    """Check the database and the home folder."""
+    if settings.database.get_secret_value():
+        yield check_server(settings, datetime.now(UTC))
+    else:
+        yield from check_file(settings)
+    yield check_free_space(settings.home, shutil.disk_usage(_nearest_existing(settings.home)).free)
+    yield check_permissions(settings.home)
+
+
+def check_file(settings: Settings) -> Iterator[CheckResult]:
+    """Check what a database in a file depends on."""
     yield check_sqlite(sqlite_driver().sqlite_version_info)
     mounts = {
         partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)
     }
     yield check_file_system(settings.home, mounts)
-    yield check_free_space(settings.home, shutil.disk_usage(_nearest_existing(settings.home)).free)
-    yield check_permissions(settings.home)
-    yield check_clock(settings.database, datetime.now(UTC))
+    yield check_clock(settings.database_file, datetime.now(UTC))
+
+
+def check_server(settings: Settings, now: datetime) -> CheckResult:
+    """Check whether the database server answers, and compare the clocks."""
+    where = describe_database(settings)
+    try:
+        engine = open_database(settings)
+        with read_session(engine) as db:
+            apart = abs(current_time(db) - now)
+        engine.dispose()
+    except StudioError as error:
+        return CheckResult(good=False, text=f"{error.message} {error.hint}")
+    if apart > CLOCK_TOLERANCE:
+        return CheckResult(
+            good=False,
+            text=f"the clock differs by {apart // timedelta(minutes=1)} minutes from that of the "
+            f"database at {where}: times will be wrong",
+        )
+    return CheckResult(good=True, text=f"the database at {where} answers")
 
 
 def check_sqlite(version: tuple[int, ...]) -> CheckResult:

@@ -8,6 +8,7 @@ from sqlmodel import Session
 
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
+from studio.db.session import describe_database
 from studio.errors import InvalidError, StudioError
 from studio.graders.python_process import PythonPolicy, SealStatus, seal_status
 from studio.hardware import Gpu, Hardware, package_versions
@@ -123,7 +124,7 @@ def _format_hub(config: Settings) -> str:
 def _storage_facts(config: Settings) -> list[tuple[str, str]]:
     return [
         ("Studio", studio.__version__),
-        ("Database", str(config.database)),
+        ("Database", describe_database(config)),
         ("Runs", str(config.runs)),
         ("Datasets", str(config.datasets)),
         ("Models", str(config.models)),

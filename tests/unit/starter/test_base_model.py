@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from studio import starter
-from studio.db.session import open_engine, read_session, unit_of_work
+from studio.db.session import open_database, read_session, unit_of_work
 from studio.services.models import models, starter_model
 from studio.services.operations import home
 from studio.settings import Settings
@@ -69,7 +69,7 @@ def install(settings: Settings) -> None:
 def test_new_home_has_starter_model(fresh: Settings) -> None:
     install(fresh)
 
-    with read_session(open_engine(fresh.database)) as db:
+    with read_session(open_database(fresh)) as db:
         model = models.find_by_name(db, "starter")
         assert model is not None
         assert model.kind == "starter"

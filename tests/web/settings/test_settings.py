@@ -39,7 +39,7 @@ def test_training_packages_are_shown(client: TestClient) -> None:
 
 
 def test_paths_are_shown(client: TestClient, settings: Settings) -> None:
-    assert facts(client)["Database"] == str(settings.database)
+    assert facts(client)["Database"] == str(settings.database_file)
 
 
 def test_each_precision_shows_its_support(client: TestClient) -> None:

@@ -43,7 +43,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def rows(settings: Settings) -> list[tuple[object, ...]]:
-    engine = open_engine(settings.database)
+    engine = open_engine(settings.database_file)
     with engine.connect() as connection:
         tables = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'"))
         found = [

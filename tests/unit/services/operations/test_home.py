@@ -70,7 +70,7 @@ def test_model_outside_home_keeps_absolute_path(engine: Engine, tmp_path: Path) 
 
 
 def test_damaged_database_is_reported(settings: Settings) -> None:
-    shutil.copyfile(__file__, settings.database)
+    shutil.copyfile(__file__, settings.database_file)
     with pytest.raises(UnavailableError) as refused:
         home.open_home(settings)
 
