@@ -23,7 +23,7 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
   print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix e2e slow faults gpu image bench lighthouse audit sbom shots \
+.PHONY: help run test test-all test-postgres check fix e2e slow faults gpu image bench lighthouse audit sbom shots \
   pictures recording docs site words starter db hooks clean
 
 help:
@@ -61,6 +61,9 @@ slow: $(DEV) ## run the tests that train models on the CPU
 
 faults: $(DEV) ## run the fault injection tests: kills, full disks, locks, lost connections
 	$(PYTEST) -m faults --all
+
+test-postgres: $(DEV) ## run the tests of pages, services and the worker on PostgreSQL
+	STUDIO_TEST_POSTGRES=1 $(PYTEST) $(PARALLEL) tests/db tests/web tests/worker --all
 
 gpu: $(DEV) ## run the tests that need a GPU
 	$(PYTEST) -m gpu

