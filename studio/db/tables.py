@@ -155,9 +155,9 @@ class Run(SQLModel, table=True):
 event.listen(
     Run.__table__,  # type: ignore[attr-defined] # SQLModel's table
     "after_create",
-    DDL("CREATE INDEX run_in_queue ON run (status, priority DESC, coalesce(rank, id))").execute_if(
-        dialect="postgresql"
-    ),
+    DDL(  # type: ignore[no-untyped-call] # upstream's own
+        "CREATE INDEX run_in_queue ON run (status, priority DESC, coalesce(rank, id))"
+    ).execute_if(dialect="postgresql"),
 )
 
 

@@ -5,26 +5,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, event
-from sqlmodel import Session, col, insert, select, update
+from sqlmodel import col, select, update
 
 from studio.db.session import current_time, read_session, unit_of_work
 from studio.db.states import RunStatus
-from studio.db.tables import Attempt, Experiment, Run
+from studio.db.tables import Attempt, Run
+from studio.errors import UnavailableError
 from studio.services.queue import queue
 from studio.services.runs import attempts
-from tests.support.factories import make_recipe, make_run
+from tests.bench.postgres import add_runs
+from tests.support.factories import make_run
 
 RUNS, CLAIMERS, SLOTS = 10_000, 16, 8
-
-
-def add_runs(db: Session, count: int) -> None:
-    experiment = Experiment(name="many", recipe=make_recipe())
-    db.add(experiment)
-    db.flush()
-    row = Run(experiment_id=experiment.id, name="one", recipe=make_recipe()).model_dump()
-    row |= {"recipe": make_recipe()}
-    del row["id"]
-    db.exec(insert(Run), params=[row | {"priority": number % 3} for number in range(count)])
 
 
 def claim_all(engine: Engine, worker: str) -> list[int]:
@@ -41,7 +33,7 @@ def claim_all(engine: Engine, worker: str) -> list[int]:
 def test_each_run_is_claimed_once_in_order_and_within_slots(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         add_runs(db, RUNS)
-        order = [run.id for run in queue.list_waiting(db)][: CLAIMERS * SLOTS]
+        order = [run.id or 0 for run in queue.list_waiting(db)][: CLAIMERS * SLOTS]
     with ThreadPoolExecutor(CLAIMERS) as pool:
         names = [f"worker-{number}" for number in range(CLAIMERS)]
         claimed = list(pool.map(claim_all, [engine] * CLAIMERS, names))
@@ -109,8 +101,8 @@ def test_writers_take_turns_and_readers_do_not_wait(engine: Engine, is_writer: b
         try:
             with session(engine) as other:
                 answer = f"{len(other.exec(select(Run.id)).all())} runs"
-        except Exception as error:  # noqa: BLE001 -- any error is the answer
-            answer = str(error)
+        except UnavailableError as error:
+            answer = error.message
 
     assert answer == ("The database is busy; nothing was saved." if is_writer else "0 runs")
 

@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlmodel import Session
 
-from studio.db import postgres
 from studio.db.postgres import CommitListener
 from studio.db.session import read_session, unit_of_work, watch_commits, writer
 from studio.db.tables import Worker
@@ -83,20 +82,18 @@ def test_dropped_connection_is_replaced(engine: Engine, changes: CommitListener)
 
 
 def test_unannounced_commit_is_found_by_looking(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, settings: Settings, postgres: Server
 ) -> None:
-    monkeypatch.setattr(postgres, "_ANNOUNCE", "SELECT 1")
+    name = postgres.name(settings.database.get_secret_value())
     with closing(CommitListener(engine, poll_seconds=0.05)) as changes:
         wait_until(lambda: count_listeners(engine) == 1)
         wait_until(lambda: not changes.has_new_commit())
-        write(engine, "silent")
+        postgres.execute("DELETE FROM model", name)
 
         wait_until(changes.has_new_commit)
 
 
-def test_server_that_restarts_is_found_again(
-    engine: Engine, settings: Settings, postgres: Server
-) -> None:
+def test_server_that_restarts_is_found_again(engine: Engine, postgres: Server) -> None:
     with watch_commits(engine) as changes:
         wait_until(lambda: count_listeners(engine) == 1)
         postgres.stop()
@@ -105,4 +102,3 @@ def test_server_that_restarts_is_found_again(
         write(engine, "after")  # Connections of the pool are checked before they are used.
 
         wait_until(changes.has_new_commit)
-    assert settings.database
