@@ -23,7 +23,7 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
   print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-postgres check fix e2e slow faults gpu image bench lighthouse audit sbom shots \
+.PHONY: help run test test-all check fix e2e slow faults test-postgres gpu image bench lighthouse audit sbom shots \
   pictures recording docs site words starter db hooks clean
 
 help:

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
@@ -87,9 +88,9 @@ def test_leases_follow_the_clock_of_the_database(engine: Engine) -> None:
 def test_writers_take_turns_and_readers_do_not_wait(engine: Engine, is_writer: bool) -> None:  # noqa: FBT001 -- a case
     """A second writer waits for the first, so that it reads what the first has written."""
 
-    def impatient(connection: object, *_rest: object) -> None:
-        connection.execute("SET lock_timeout = 50")  # type: ignore[attr-defined] # psycopg's
-        connection.commit()  # type: ignore[attr-defined]
+    def impatient(connection: Any, _record: object) -> None:  # noqa: ANN401 -- psycopg's
+        connection.execute("SET lock_timeout = 50")
+        connection.commit()
 
     event.listen(engine, "connect", impatient)
     engine.dispose()
