@@ -295,6 +295,11 @@ class Settings(BaseSettings):
         return self.home / "secret_key"
 
     @property
+    def id_file(self) -> Path:
+        """Where the home keeps its ID, if its database is on a server."""
+        return self.home / "home_id"
+
+    @property
     def environment(self) -> dict[str, str]:
         """The environment variables that give another process the same settings.
 

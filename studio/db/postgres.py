@@ -13,10 +13,11 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, MetaData, Table, event, inspect, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.schema import SetTableComment
 from sqlmodel import create_engine
 
 from studio.errors import DiskFullError, InvalidError, StudioError, UnavailableError
@@ -66,6 +67,19 @@ def open_engine(url: str, *, busy_seconds: float, writing: str) -> Engine:
 def without_password(url: str) -> str:
     """Return an address as it may be shown."""
     return _parse(url).set(drivername="postgresql").render_as_string(hide_password=True)
+
+
+_MARKED = "alembic_version"
+
+
+def home_of(connection: Connection) -> str | None:
+    """Return the ID of the home that a database belongs to; None if it belongs to no one yet."""
+    return inspect(connection).get_table_comment(_MARKED)["text"]
+
+
+def set_home(connection: Connection, home_id: str) -> None:
+    """Mark a database with the ID of its home, as a comment on a table: dumps keep it."""
+    connection.execute(SetTableComment(Table(_MARKED, MetaData(), comment=home_id)))
 
 
 def _parse(url: str) -> URL:

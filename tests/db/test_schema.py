@@ -1,5 +1,6 @@
 """The tables on PostgreSQL: all of them at once, wide enough, and of this version."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sqlalchemy import BigInteger, Engine, Integer, inspect, text
 from studio.db import migrate
 from studio.db.session import open_database, unit_of_work
 from studio.db.tables import Metric, Run
-from studio.errors import UnavailableError
+from studio.errors import ConflictError, UnavailableError
 from studio.services.operations import home
 from studio.settings import Settings
 from tests.support.factories import make_run
@@ -102,3 +103,20 @@ def test_two_processes_create_the_tables_once(postgres: Server, tmp_path: Path) 
         engine.dispose()
 
     assert versions == {migrate.known_versions()[-1]}
+
+
+def test_database_of_another_home_is_refused_in_words(settings: Settings, tmp_path: Path) -> None:
+    other = Settings(home=tmp_path / "other", database=settings.database)
+    other.home.mkdir()
+    with pytest.raises(ConflictError, match="belongs to another home") as refused:
+        home.open_home(other)
+
+    assert "home_id" in refused.value.hint
+    home.open_home(settings).dispose()
+
+
+def test_home_that_was_moved_keeps_its_database(settings: Settings, tmp_path: Path) -> None:
+    moved = Settings(home=tmp_path / "moved", database=settings.database)
+    shutil.copytree(settings.home, moved.home)
+
+    home.open_home(moved).dispose()

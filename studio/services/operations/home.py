@@ -6,14 +6,17 @@ step of moving them is a rename or idempotent, so the next start resumes an inte
 
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from sqlalchemy import Engine, event
 from sqlmodel import select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from studio.db import migrate
-from studio.db.session import open_database, read_session, unit_of_work
+from studio import files
+from studio.db import migrate, postgres
+from studio.db.session import is_on_server, open_database, read_session, unit_of_work
 from studio.db.tables import DatasetVersion
+from studio.errors import ConflictError
 from studio.hardware import detect
 from studio.intake.conversion.converter import hash_rows
 from studio.services.datasets import datasets, pending_datasets, starter_dataset
@@ -33,7 +36,8 @@ def open_home(settings: Settings) -> Engine:
     it.
 
     Raises:
-        ConflictError: It must be upgraded, and another studio uses it.
+        ConflictError: It must be upgraded, and another studio uses it; or the database belongs to
+            another home.
         UnavailableError: The folder is not writable, or a newer studio wrote the database.
 
     """
@@ -59,6 +63,8 @@ def _make_usable(engine: Engine, settings: Settings, share: HomeLock) -> None:
         # Another process may have upgraded it before this one got the lock.
         with share.exclusive():
             migrate.upgrade(engine)
+    if is_on_server(engine):
+        _require_own_database(engine, settings)
     if needs_migration(engine):
         with share.exclusive():
             migrate_layout(engine, settings.datasets)
@@ -66,6 +72,23 @@ def _make_usable(engine: Engine, settings: Settings, share: HomeLock) -> None:
     with unit_of_work(engine) as db:
         models.relocate(db, settings.home)
         models.refresh_facts(db)
+
+
+def _require_own_database(engine: Engine, settings: Settings) -> None:
+    """Refuse the database of another home, whose runs and models have no files in this one."""
+    with unit_of_work(engine) as db:
+        connection = db.connection()
+        owner = postgres.home_of(connection)
+        if owner is None:
+            owner = settings.id_file.read_text() if settings.id_file.exists() else uuid4().hex
+            files.replace_text(settings.id_file, owner)
+            postgres.set_home(connection, owner)
+    if not settings.id_file.exists() or settings.id_file.read_text() != owner:
+        raise ConflictError(
+            f"The database belongs to another home than {settings.home}.",
+            hint="Set STUDIO_HOME to the home that was used with it, or STUDIO_DATABASE to an "
+            "empty database. If you have moved the home, copy its file home_id, too.",
+        )
 
 
 def cleanup(engine: Engine, settings: Settings) -> None:
