@@ -1,6 +1,7 @@
 """A folder and a database for each test; nothing clever."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,7 @@ from studio.db.session import unit_of_work
 from studio.intake.files import limits
 from studio.services.operations import home
 from studio.settings import Settings
-from tests.support import postgres_server, template_homes
-from tests.support.postgres_server import Server
-from tests.support.template_homes import TemplateHome
+from tests.support import factories
 from tests.tools import due_tests
 
 pytest_plugins = [
@@ -53,30 +52,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    """Run a PostgreSQL server for all tests of this process that need one."""
-    if reason := postgres_server.missing_reason():
-        pytest.skip(reason)
-    with postgres_server.run_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def furnished(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> TemplateHome:
-    """Make a home as a fresh studio has it, migrated once for all tests."""
-    is_asked = postgres_server.VARIABLE in os.environ
-    server: Server | None = request.getfixturevalue("postgres") if is_asked else None
-    return template_homes.furnish(tmp_path_factory.mktemp("furnished") / "home", server)
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder as a fresh studio has it, migrated once for all tests."""
+    folder = tmp_path_factory.mktemp("furnished") / "home"
+    settings = Settings(home=folder)
+    engine = home.open_home(settings)
+    with unit_of_work(engine) as db:
+        factories.add_starter_data(db, settings)
+    engine.dispose()
+    return folder
 
 
 @pytest.fixture
-def settings(furnished: TemplateHome, tmp_path: Path) -> Iterator[Settings]:
+def settings(furnished: Path, tmp_path: Path) -> Settings:
     """Give each test its own studio with a model and a data set to name, and one slot."""
-    made = furnished.copy(tmp_path / "home", allowed_hosts="testserver,127.0.0.1", slots=1)
-    yield made
-    furnished.drop(made)
+    shutil.copytree(furnished, tmp_path / "home")
+    return Settings(home=tmp_path / "home", allowed_hosts="testserver,127.0.0.1", slots=1)
 
 
 @pytest.fixture

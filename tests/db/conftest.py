@@ -6,6 +6,9 @@ from tests.support import template_homes
 from tests.support.postgres_server import Server
 from tests.support.template_homes import TemplateHome
 
+postgres = template_homes.postgres
+settings = template_homes.settings
+
 
 @pytest.fixture(scope="session")
 def furnished(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> TemplateHome:

@@ -1,14 +1,21 @@
-"""A studio's home that is furnished once and copied for each test, with its database."""
+"""A studio's home that is furnished once and copied for each test, with its database.
 
+Suites that run on both databases import the fixtures in their `conftest.py`.
+"""
+
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from studio.db.session import unit_of_work
 from studio.services.operations import home
 from studio.settings import Settings
-from tests.support import factories
+from tests.support import factories, postgres_server
 from tests.support.postgres_server import Server
 
 
@@ -47,3 +54,30 @@ def furnish(folder: Path, server: Server | None = None) -> TemplateHome:
         factories.add_starter_data(db, settings)
     engine.dispose()
     return made
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """Run a PostgreSQL server for all tests of this process that need one."""
+    if reason := postgres_server.missing_reason():
+        pytest.skip(reason)
+    with postgres_server.run_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def furnished(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> TemplateHome:
+    """Make a home as a fresh studio has it, migrated once for all tests."""
+    is_asked = postgres_server.VARIABLE in os.environ
+    server: Server | None = request.getfixturevalue("postgres") if is_asked else None
+    return furnish(tmp_path_factory.mktemp("furnished") / "home", server)
+
+
+@pytest.fixture
+def settings(furnished: TemplateHome, tmp_path: Path) -> Iterator[Settings]:
+    """Give each test its own studio with a model and a data set to name, and one slot."""
+    made = furnished.copy(tmp_path / "home", allowed_hosts="testserver,127.0.0.1", slots=1)
+    yield made
+    furnished.drop(made)

@@ -6,6 +6,11 @@ from sqlalchemy import Engine
 
 from studio.settings import Settings
 from studio.web.app import create_app
+from tests.support import template_homes
+
+furnished = template_homes.furnished
+postgres = template_homes.postgres
+settings = template_homes.settings
 
 
 @pytest.fixture
