@@ -11,13 +11,15 @@ from studio.client import Run
 from studio.client import Studio as Client
 from tests.fakes.hub_server import HubServer, run_hub_server
 from tests.guides.reader import Reader
-from tests.support import served_exports
+from tests.support import served_exports, template_homes
 from tests.support.live_studio import QUICK, Studio, stop_everything
 
 ROWS = "".join(
     json.dumps({"prompt": f"What is {one} plus 1?", "completion": str(one + 1)}) + "\n"
     for one in range(40)
 )
+
+postgres = template_homes.postgres
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 from tests.support.live_studio import ROOT, Studio
 
 HOW_TO = ROOT / "docs" / "how-to"
-_BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^( *)```\w*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 
 def blocks(name: str) -> list[str]:
@@ -18,7 +19,8 @@ def blocks(name: str) -> list[str]:
 
     Tests unpack the list, so a block that is added to a how-to fails until it is tried, too.
     """
-    return _BLOCK.findall((HOW_TO / f"{name}.md").read_text(encoding="utf-8"))
+    found = _BLOCK.findall((HOW_TO / f"{name}.md").read_text(encoding="utf-8"))
+    return [dedent(block) for _indent, block in found]
 
 
 @dataclass(frozen=True, slots=True)
