@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,23 +27,41 @@ RECORD = "tests/passed.sha256"
 """Fingerprints of everything with which all tests last passed: one per line, and of what."""
 
 COMMON = (
-    *("studio/training", "studio/methods", "studio/runner", "studio/worker/processes"),
+    *("studio/training", "studio/methods", "studio/runner"),
     *("studio/recipe/precision.py", "studio/metrics.py", "constraints.txt"),
 )
 """What every suite depends on: what trains a model."""
 
-BESIDE = {
-    "studio/runner/inference": re.compile(r"studio\.runner\.(inference|work_main)"),
-    "studio/runner/judges": re.compile(r"studio\.runner\.(judges|work_main)"),
-    "studio/runner/tasks": re.compile(r"studio\.runner\.(tasks|work_main)"),
-    "studio/runner/tasks/track.py": re.compile("track"),
-    "studio/training/export": re.compile("export"),
-}
-"""What happens beside training, and what names it. No part of `COMMON`: tests of `INSIDE` that do
-not name it do not depend on it."""
-
 INSIDE = ("tests/training", "tests/web", "tests/security")
 """Suites whose tests start no worker, and so nothing that they do not name."""
+
+_EXPORTING = (
+    *(*INSIDE, "tests/e2e", "tests/faults", "tests/worker"),
+    *("tests/commands", "tests/guides", "tests/openai"),
+)
+"""Suites whose tests export nothing unless they name it: workers export only what is asked for."""
+
+_BROWSER = ("tests/e2e",)
+
+
+class Beside(NamedTuple):
+    """Code that some suites need only where they name it. All others always do."""
+
+    named_by: re.Pattern[str]
+    suites: tuple[str, ...] = INSIDE
+
+
+BESIDE = {
+    "studio/runner/inference": Beside(re.compile(r"studio\.runner\.(inference|work_main)")),
+    "studio/runner/judges": Beside(re.compile(r"studio\.runner\.(judges|work_main)")),
+    "studio/runner/tasks": Beside(re.compile(r"studio\.runner\.(tasks|work_main)")),
+    "studio/runner/tasks/track.py": Beside(re.compile("track")),
+    "studio/training/export": Beside(re.compile("export"), _EXPORTING),
+    "studio/recipe/exports.py": Beside(re.compile("export"), _EXPORTING),
+    "studio/web/api/system/hardware.py": Beside(re.compile(r"/hardware\b"), _BROWSER),
+    "studio/web/settings": Beside(re.compile(r"/settings\b|support\.pages"), _BROWSER),
+}
+"""What happens beside training, and pages that few tests in a browser open."""
 
 SHARED = ("tests/support", "tests/fakes")
 """What tests of all suites share: each depends on the modules that it names."""
@@ -207,8 +226,8 @@ def depends_on(item: pytest.Item) -> set[str]:
     texts = [_text(path), *(_text(one) for one in own if not Path(one).name.startswith("test_"))]
     beside = (
         name
-        for name, names_it in BESIDE.items()
-        if suite not in INSIDE or any(map(names_it.search, texts))
+        for name, one in BESIDE.items()
+        if suite not in one.suites or any(map(one.named_by.search, texts))
     )
     languages = LANGUAGES if suite == "tests/e2e" and _NAMES_LANGUAGE.search(_text(path)) else ()
     code = ANYTHING if is_quick else SUITES[suite]

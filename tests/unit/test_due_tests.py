@@ -154,6 +154,26 @@ def test_code_of_exports_is_no_part_of_the_code_of_training(
     }
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("studio/web/settings", {"site/test_navigation", "site/test_pages"}),
+        ("studio/training/export", {"runs/test_report"}),
+        ("studio/runner/judges", {"site/test_navigation", "site/test_pages", "runs/test_report"}),
+    ],
+)
+def test_tests_in_a_browser_depend_on_pages_that_they_name(
+    code: str, expected: set[str], request: pytest.FixtureRequest
+) -> None:
+    found = {
+        name
+        for name in ("site/test_navigation", "site/test_pages", "runs/test_report")
+        if code in due_tests.depends_on(slow_test(request, f"tests/e2e/{name}.py"))
+    }
+
+    assert found == expected
+
+
 @pytest.mark.parametrize(("name", "expected"), [("navigation", True), ("connection", False)])
 def test_tests_in_a_browser_depend_on_translations_only_if_they_name_a_language(
     name: str,
@@ -230,7 +250,8 @@ def test_slow_tests_depend_on_code_but_smoke_tests_always_run(
     items["smoke"] = make_test(request, path, "slow", "smoke")
 
     needs = due_tests.depends_on(items["slow"])
-    assert needs >= {*COMMON, *BESIDE, *SUITES["tests/openai"], "tests/conftest.py"}
+    beside = {name for name, one in BESIDE.items() if "tests/openai" not in one.suites}
+    assert needs >= {*COMMON, *beside, *SUITES["tests/openai"], "tests/conftest.py"}
     assert {name for name in needs if name.startswith("tests/openai/")} == {
         f"tests/openai/{name}.py"
         for name in ("__init__", "client", "images", "test_clients", "vectors")
