@@ -41,7 +41,8 @@ _EXPORTING = (
 )
 """Suites whose tests export nothing unless they name it: workers export only what is asked for."""
 
-_BROWSER = ("tests/e2e",)
+_BROWSING = tuple(suite for suite in _EXPORTING if suite != "tests/web")
+"""Suites whose tests open few pages."""
 
 
 class Beside(NamedTuple):
@@ -58,8 +59,8 @@ BESIDE = {
     "studio/runner/tasks/track.py": Beside(re.compile("track")),
     "studio/training/export": Beside(re.compile("export"), _EXPORTING),
     "studio/recipe/exports.py": Beside(re.compile("export"), _EXPORTING),
-    "studio/web/api/system/hardware.py": Beside(re.compile(r"/hardware\b"), _BROWSER),
-    "studio/web/settings": Beside(re.compile(r"/settings\b|support\.pages"), _BROWSER),
+    "studio/web/api/system/hardware.py": Beside(re.compile(r"/hardware\b"), _BROWSING),
+    "studio/web/settings": Beside(re.compile(r"/settings\b|support\.pages"), _BROWSING),
 }
 """What happens beside training, and pages that few tests in a browser open."""
 

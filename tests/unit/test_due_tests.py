@@ -162,7 +162,7 @@ def test_code_of_exports_is_no_part_of_the_code_of_training(
         ("studio/runner/judges", {"site/test_navigation", "site/test_pages", "runs/test_report"}),
     ],
 )
-def test_tests_in_a_browser_depend_on_pages_that_they_name(
+def test_tests_in_a_browser_depend_on_what_they_name(
     code: str, expected: set[str], request: pytest.FixtureRequest
 ) -> None:
     found = {
@@ -172,6 +172,12 @@ def test_tests_in_a_browser_depend_on_pages_that_they_name(
     }
 
     assert found == expected
+
+
+def test_tests_of_training_depend_on_no_page(request: pytest.FixtureRequest) -> None:
+    needs = due_tests.depends_on(slow_test(request, "tests/training/memory/test_memory.py"))
+
+    assert not any(name.startswith("studio/web") for name in needs)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("navigation", True), ("connection", False)])
