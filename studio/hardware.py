@@ -1,17 +1,18 @@
 """The hardware of this machine, detected without torch: CPU, memory, GPUs, training packages."""
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import psutil
+
+from studio.gpu_detection import Gpu as Gpu  # noqa: PLC0414 -- also offered from here
+from studio.gpu_detection import GpuKind, detect_gpus
 
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """CPU flags by which Linux reports bfloat16 support: AVX-512, AMX and 64-bit Arm."""
@@ -42,17 +43,6 @@ _CGROUP_LIMIT_FILES = (
 _CGROUP_USAGE_FILES = ("memory.current", "memory.usage_in_bytes")
 """The memory usage files in the same folders; usage includes the page cache."""
 
-_QUERY = "index,name,memory.total,compute_cap"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    index: int
-    name: str
-    memory_bytes: int
-    capability: tuple[int, int]
-    """CUDA compute capability, such as (8, 0) for an A100."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
@@ -69,6 +59,8 @@ class Hardware:
     """The optional packages that are installed."""
     product_times: Mapping[str, float] = field(default_factory=dict)
     """Measured time of matrix products by format, relative to float32; empty until measured."""
+    gpu_faults: Mapping[int, str] = field(default_factory=dict)
+    """Why nothing may use a GPU, by its index; empty if all work."""
 
     @property
     def device(self) -> Literal["cuda", "cpu"]:
@@ -76,21 +68,42 @@ class Hardware:
         return "cuda" if self.gpus and self.torch and "+cpu" not in self.torch else "cpu"
 
     @property
+    def kinds(self) -> "tuple[Hardware, ...]":
+        """The same machine with the GPUs of each kind alone, the best first; itself without GPUs.
+
+        A run gets a GPU of a kind that can train it, so recipes are judged by one kind at a time.
+        """
+        gpus = self.working_gpus or self.gpus
+        kinds = sorted({gpu.kind for gpu in gpus}, key=lambda kind: kind.merit, reverse=True)
+        return tuple(self.with_kind(kind) for kind in kinds) or (self,)
+
+    @property
+    def working_gpus(self) -> tuple[Gpu, ...]:
+        return tuple(gpu for gpu in self.gpus if gpu.index not in self.gpu_faults)
+
+    def with_kind(self, kind: GpuKind) -> "Hardware":
+        """Return the same machine with no GPUs but those of a kind."""
+        return replace(self, gpus=tuple(gpu for gpu in self.gpus if gpu.kind == kind))
+
+    @property
+    def best_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs of the best kind; a run that only those can train waits for one of them."""
+        return self.kinds[0].gpus
+
+    @property
     def capability(self) -> tuple[int, int]:
-        """The lowest compute capability among the GPUs, which all of them support."""
-        return min(gpu.capability for gpu in self.gpus)
+        """The compute capability of the best GPUs."""
+        return self.best_gpus[0].capability
 
     @property
     def usable_memory_bytes(self) -> int:
-        """The memory one run may use: that of the smallest GPU, or of the host."""
-        if self.device == "cpu":
-            return self.memory_bytes
-        return min(gpu.memory_bytes for gpu in self.gpus)
+        """The memory one run may use: that of one of the best GPUs, or of the host."""
+        return self.memory_bytes if self.device == "cpu" else self.best_gpus[0].memory_bytes
 
     @property
     def device_name(self) -> str:
         """The device name that a run reports."""
-        return self.processor if self.device == "cpu" else self.gpus[0].name
+        return self.processor if self.device == "cpu" else self.best_gpus[0].name
 
     @property
     def title(self) -> str:
@@ -110,7 +123,7 @@ def detect() -> Hardware:
         else os.cpu_count() or 1,
         memory_bytes=_total_memory(),
         native_bf16=bool(BF16_FLAGS & flags),
-        gpus=tuple(_detect_gpus()),
+        gpus=detect_gpus(),
         torch=_package_version("torch"),
         packages=frozenset(name for name in OPTIONAL_PACKAGES if _package_version(name)),
     )
@@ -164,32 +177,3 @@ def _processor() -> tuple[str, frozenset[str]]:
     facts = {key.strip(): value.strip() for key, value in pairs}
     flags = facts.get("flags") or facts.get("Features") or ""
     return facts.get("model name", "Processor"), frozenset(flags.split())
-
-
-def _detect_gpus() -> list[Gpu]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(  # noqa: S603 -- a fixed command
-            command, capture_output=True, text=True, timeout=10, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return []
-    return [
-        _parse_gpu(line)
-        for line in answer.stdout.splitlines()
-        if line.count(",") == _QUERY.count(",")
-    ]
-
-
-def _parse_gpu(line: str) -> Gpu:
-    index, name, mebibytes, capability = (part.strip() for part in line.split(","))
-    major, minor = capability.split(".")
-    return Gpu(
-        index=int(index),
-        name=name,
-        memory_bytes=int(mebibytes) * 2**20,
-        capability=(int(major), int(minor)),
-    )

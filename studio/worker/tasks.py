@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, select
 
+from studio import gpu_detection
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import TaskStatus
 from studio.db.tasks import Export, Task, TaskBase
@@ -81,9 +82,6 @@ class TaskKind(Protocol[W]):
     def notify_end(self, db: Session, work: W) -> AbstractContextManager[None]:
         """Notify those concerned if it ends inside the block."""
 
-
-NO_GPU_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": ""}
-"""Keeps a process without a slot off the GPUs, which belong to runs."""
 
 MAX_TASK_KILL_TICKS = 25
 """Ticks after which killed work is closed, whatever its process does."""
@@ -238,7 +236,7 @@ class TaskProcesses(Generic[W]):
                 command=self.command,
                 besides=self.settings.environment
                 | secrets
-                | ({} if on_device else NO_GPU_ENVIRONMENT),
+                | ({} if on_device else gpu_detection.hide_gpus()),
             )
             if not on_device:
                 started.set_niceness(self.kind.niceness)

@@ -16,7 +16,8 @@ from types import MappingProxyType
 
 import psutil
 
-from studio.hardware import OPENMP_ENVIRONMENT
+from studio.gpu_detection import VISIBLE, cuda_name
+from studio.hardware import OPENMP_ENVIRONMENT, detect
 from studio.processes import allocator
 from studio.processes.start_time import process_start_time
 from studio.protocols.run_dir import RunDir, WorkDir
@@ -116,7 +117,8 @@ def environment(gpu: int | None) -> dict[str, str]:
     public = without_secrets(os.environ)
     clean = {name: value for name, value in public.items() if name not in LEAKING_VARIABLES}
     if gpu is not None:
-        clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
+        # Names that mean the same after GPUs were added or taken out, and in CUDA's own order.
+        clean |= {VISIBLE: cuda_name(gpu, detect().gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     defaults = OPENMP_ENVIRONMENT | allocator.ENVIRONMENT
     return defaults | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
 
