@@ -17,6 +17,12 @@ _SUCCESS = 0
 _NAME_BYTES = 96
 _CORE_SENSOR = 0
 _MAX_PROCESSES = 128
+_LOST = {15: "it no longer answers", 16: "it must be reset"}
+"""NVML's errors of a GPU that is gone: GPU_IS_LOST and RESET_REQUIRED."""
+
+_UNREPAIRED = "its memory is damaged and could not be repaired"
+_TO_REPAIR = "its memory is damaged; a reset or a restart of the machine repairs it"
+
 _UNKNOWN_BYTES = 2**64 - 1
 """A process's memory, where the driver does not report it."""
 
@@ -87,7 +93,25 @@ class GpuSensors:
             watts=self._watts("nvmlDeviceGetPowerUsage", device),
             watts_limit=self._watts("nvmlDeviceGetEnforcedPowerLimit", device),
             throttled_by=self._throttle_reasons(device),
+            fault=self._fault(device),
         )
+
+    def _fault(self, device: c_void_p) -> str:
+        """Return what the driver says of a GPU that gives wrong results or none.
+
+        Newer GPUs replace damaged rows of their memory, older ones retire pages; both need a reset:
+        https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
+        """
+        memory = _Memory()
+        if lost := _LOST.get(self.library.nvmlDeviceGetMemoryInfo(device, byref(memory))):
+            return lost
+        rows = [c_uint() for _ in range(4)]
+        remapped = getattr(self.library, "nvmlDeviceGetRemappedRows", None)
+        if remapped and remapped(device, *(byref(row) for row in rows)) == _SUCCESS:
+            _corrected, _uncorrected, is_pending, has_failed = (bool(row.value) for row in rows)
+            return _UNREPAIRED if has_failed else _TO_REPAIR if is_pending else ""
+        pending = self._value("nvmlDeviceGetRetiredPagesPendingStatus", device, c_uint())
+        return _TO_REPAIR if pending and pending.value else ""
 
     def _value(self, function: str, device: c_void_p, value: Any) -> Any:  # noqa: ANN401 -- any ctypes value
         """Return the value that a function writes, or None if the GPU does not support it."""

@@ -40,6 +40,8 @@ class GpuUsage(BaseModel):
     watts_limit: float | None = None
     throttled_by: tuple[str, ...] = ()
     """Why its clock is lower than it could be: see `gpu_sensors.THROTTLE_REASONS`."""
+    fault: str = ""
+    """Why nothing can rely on it, as a part of a sentence; empty if the driver reports nothing."""
 
 
 class HardwareUsage(BaseModel):

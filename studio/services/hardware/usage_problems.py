@@ -60,6 +60,8 @@ def _other_programs(usage: HardwareUsage) -> Iterator[str]:
 def _gpu_problems(recent: Sequence[HardwareUsage]) -> Iterator[str]:
     for gpu in merge(recent).gpus:
         samples = [g for usage in recent for g in usage.gpus if g.index == gpu.index]
+        if fault := samples[-1].fault:
+            yield f"GPU {gpu.index} is not used: {fault}."
         for reason in samples[-1].throttled_by:
             if sum(reason in sample.throttled_by for sample in samples) * 2 > len(samples):
                 yield f"GPU {gpu.index} runs slower than it could. Reason: {reason}."

@@ -11,7 +11,7 @@ import pytest
 from studio.hardware_usage.gpu_sensors import GpuSensors
 
 NOT_SUPPORTED = 3
-Write = Callable[[Any], None]
+Write = Callable[..., int | None]
 
 
 class Driver:
@@ -50,11 +50,11 @@ class Driver:
         return 0
 
     def __getattr__(self, name: str) -> Callable[[Any, Any], int]:
-        def call(_device: Any, pointer: Any) -> int:
+        def call(_device: Any, *pointers: Any) -> int:
             if name not in self.writes:
                 return NOT_SUPPORTED
-            self.writes[name](pointer._obj)
-            return 0
+            end = self.writes[name](*(pointer._obj for pointer in pointers))
+            return int(end or 0)
 
         return call
 
@@ -122,3 +122,31 @@ def test_machine_without_a_driver_has_no_gpus() -> None:
         raise OSError(name)
 
     assert GpuSensors.open(missing).read([]) == ()
+
+
+def rows(*, is_pending: bool = False, has_failed: bool = False) -> Write:
+    def write(_corrected: Any, _uncorrected: Any, pending: Any, failed: Any) -> None:
+        pending.value, failed.value = int(is_pending), int(has_failed)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("writes", "fault"),
+    [
+        ({}, ""),
+        ({"GetRemappedRows": rows()}, ""),
+        ({"GetRemappedRows": rows(is_pending=True)}, "a reset or a restart"),
+        ({"GetRemappedRows": rows(is_pending=True, has_failed=True)}, "could not be repaired"),
+        ({"GetRetiredPagesPendingStatus": value(0)}, ""),
+        ({"GetRetiredPagesPendingStatus": value(1)}, "a reset or a restart"),
+        ({"GetMemoryInfo": lambda _memory: 15}, "it no longer answers"),
+        ({"GetMemoryInfo": lambda _memory: 16}, "it must be reset"),
+        ({"GetMemoryInfo": lambda _memory: 999}, ""),
+    ],
+)
+def test_faults_that_the_driver_reports(writes: dict[str, Write], fault: str) -> None:
+    (gpu,) = opened(**writes).read([])
+
+    assert bool(gpu.fault) == bool(fault)
+    assert fault in gpu.fault
