@@ -31,7 +31,7 @@ from studio.services.accounts import owners
 from studio.services.datasets import datasets, versions
 from studio.services.estimates import estimates
 from studio.services.models import endpoint_uses, reward_models
-from studio.services.precision import incompatibilities, recommendation
+from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import start_checks, states
 from studio.services.workers import workers
@@ -143,7 +143,7 @@ def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
     It reflects one moment and queries the database only once for what many recipes share.
 
     """
-    hardware = workers.training_hardware(db)
+    hardware = workers.whole_hardware(db)
     facts = cache(partial(recommendation.load_model_facts, db))
     require_dataset = cache(partial(datasets.require, db))
     shared_problems: dict[object, Sequence[Refusal]] = {}
@@ -157,7 +157,7 @@ def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
         if conflict := find_conflict(recipe):
             yield conflict
         yield from unusable_values(recipe)
-        yield from incompatibilities.check(recipe, model_facts, hardware)
+        yield from start_checks.list_conflicts(recipe, model_facts, hardware)
         models = (recipe.base_model, recipe.teacher, recipe.adapter.continue_from)
         reads = (recipe.dataset, recipe.data, recipe.answer_tokens > 0, reward_of(recipe))
         key = (recipe.method, *models, *reads)

@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlmodel import Session
 
 from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.hardware import Hardware
 from studio.methods import AnyRecipe
 from studio.network.hub_client import Hub
 from studio.recipe.base import TEACHER_PARAM
@@ -76,9 +77,15 @@ def enable_hub_checks(settings: Settings, access_cache: HubAccessCache) -> Itera
 def check(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
     """Return why a recipe cannot run, worst first; empty if it can."""
     return [
-        *incompatibilities.check(recipe, facts, workers.training_hardware(db)),
+        *list_conflicts(recipe, facts, workers.whole_hardware(db)),
         *check_model_and_data(db, recipe),
     ]
+
+
+def list_conflicts(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
+    """Return what keeps a recipe from the kind of GPU that suits it best; empty if one can."""
+    by_kind = (list(incompatibilities.check(recipe, facts, one)) for one in hardware.kinds)
+    return min(by_kind, key=len)
 
 
 def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:

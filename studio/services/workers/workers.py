@@ -103,8 +103,14 @@ def connected_hardware(db: Session) -> Hardware | None:
 def training_hardware(db: Session) -> Hardware:
     """Return the hardware that runs train on, or this machine's while no worker is connected.
 
-    It includes the measured speeds, once they are known.
+    It includes the measured speeds, once they are known, and of the GPUs only those of the best
+    kind, by which recipes are judged.
     """
+    return whole_hardware(db).kinds[0]
+
+
+def whole_hardware(db: Session) -> Hardware:
+    """Return the same with the GPUs of all kinds."""
     return with_measured_speeds(db, connected_hardware(db) or detect())
 
 

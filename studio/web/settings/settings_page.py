@@ -10,8 +10,9 @@ import studio
 from studio.db.outbox import Channel, DeliveryStatus
 from studio.db.session import describe_database
 from studio.errors import InvalidError, StudioError
+from studio.gpu_detection import Gpu
 from studio.graders.python_process import PythonPolicy, SealStatus, seal_status
-from studio.hardware import Gpu, Hardware, package_versions
+from studio.hardware import Hardware, package_versions
 from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
 from studio.services.operations import health_checks
@@ -37,7 +38,7 @@ def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
         request,
         "settings/show.html",
         machine=[
-            *_machine_facts(workers.training_hardware(db)),
+            *_machine_facts(workers.whole_hardware(db)),
             ("Prefork server", workers.read_launcher(config).summary),
             ("Python graders", _describe_graders(config.python_graders, seal_status())),
         ],

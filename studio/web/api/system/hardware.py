@@ -23,6 +23,8 @@ class GpuOut(api.Out):
     name: str
     memory_bytes: int
     capability: tuple[int, int]
+    uuid: str
+    """What the driver calls it, whatever its index is; empty where it is unknown."""
 
 
 class HardwareOut(api.Out):
@@ -38,7 +40,7 @@ class HardwareOut(api.Out):
     gpus: list[GpuOut]
     packages: dict[str, str]
     precisions: dict[str, str]
-    """Why each precision cannot be used on this machine; empty if it can."""
+    """Why each precision cannot be used on this machine's best GPUs; empty if it can."""
 
 
 class UsagePointOut(api.Out):
@@ -60,10 +62,11 @@ class MachineUsageOut(api.Out):
 @router.get("/hardware")
 def hardware(db: DB) -> HardwareOut:
     """Describe the machine that trains: the worker's, or this one if no worker is connected."""
-    machine: Any = workers.training_hardware(db)
+    machine: Any = workers.whole_hardware(db)
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
     facts = {name: getattr(machine, name) for name in fields}
-    refusals = {mode.name: mode.unsupported_reason(machine) for mode in PRECISIONS.values()}
+    best = machine.kinds[0]
+    refusals = {mode.name: mode.unsupported_reason(best) for mode in PRECISIONS.values()}
     return HardwareOut.model_validate(
         facts | {"packages": package_versions(), "precisions": refusals}
     )
