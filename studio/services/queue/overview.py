@@ -20,6 +20,7 @@ from studio.hardware import free_memory
 from studio.services.estimates import run_progress
 from studio.services.models import endpoint_uses, loaded_model
 from studio.services.queue import concurrent_exports, queue
+from studio.services.queue.gpu_pools import GpuPools
 from studio.services.runs import runs
 from studio.services.tasks import tasks
 from studio.services.workers import workers
@@ -197,10 +198,11 @@ def estimate_waits(db: Session) -> list[RunWait]:
         else []
     )
     blocker = find_worker_blocker(db) or slot_blocker or Blocker(SOON)
+    pools = _free_pools(db) if slot_blocker is None else None
     since = _requeued_at(db, waiting)
     waits = []
     for run in waiting:
-        own_reason = _reason_of_run(run, slots)
+        own_reason = _reason_of_run(run, slots) or _gpu_reason(run, pools)
         seconds = free[0] if free and slots and not own_reason else None
         positions[run.priority] += 1
         waits.append(
@@ -234,6 +236,27 @@ def _reason_of_run(run: Run, slots: int) -> str:
     if run.is_held:
         return "held by you"
     return f"needs {run.slots} slots, only {slots} exist" if 0 < slots < run.slots else ""
+
+
+def _free_pools(db: Session) -> GpuPools | None:
+    """Return the GPUs that runs may take; None where there is one kind at most, so one queue."""
+    hardware = workers.whole_hardware(db)
+    if hardware.device == "cpu" or (len(hardware.kinds) == 1 and hardware.working_gpus):
+        return None
+    live: Sequence[Run | TaskBase] = [*runs.list_live(db), *_running_work(db, Export)]
+    used = {work.gpu for work in [*live, *_running_work(db, Task)]}
+    free = [gpu.index for gpu in hardware.gpus if gpu.index not in used]
+    return GpuPools(hardware=hardware, free=free)
+
+
+def _gpu_reason(run: Run, pools: GpuPools | None) -> str:
+    """Return which GPUs a run waits for that others do not; empty if one is free for it."""
+    if pools is None or pools.find_free(run):
+        return ""
+    if not pools.kinds:
+        return "waiting for a GPU that works"
+    names = dict.fromkeys(kind.name for kind in pools.choose_kinds(run))
+    return f"waiting for a GPU that can train it: {', '.join(names)}"
 
 
 def _requeued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:

@@ -1,7 +1,8 @@
 """The queue: which run starts next.
 
 The order is strict: a run that needs more slots than are free blocks those behind it, so that
-smaller runs never starve it.
+smaller runs never starve it. Only where a machine has GPUs of several kinds, a run that waits for
+one kind lets those behind it pass that need another.
 
 """
 
@@ -14,6 +15,8 @@ from sqlmodel import Session, col, func, select, update
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Attempt, Run
 from studio.errors import ConflictError
+from studio.gpu_detection import GpuKind
+from studio.services.queue.gpu_pools import GpuPools
 from studio.services.runs import attempts, runs, states
 from studio.services.runs.attempts import LEASE
 
@@ -26,18 +29,18 @@ def claim(
     slots: int,
     lease: timedelta = LEASE,
     excluded: Collection[int] = (),
+    pools: GpuPools | None = None,
 ) -> Run | None:
     """Claim the first queued run that is not excluded if slots are free; otherwise return None.
 
-    Two workers never claim the same run: the update checks the status again.
+    With `pools`, it gets a GPU of them. Two workers never claim the same run: the update checks the
+    status again.
 
     """
-    query = _waiting_query().where(
-        ~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(excluded)
-    )
-    run: Run | None = db.exec(query.limit(1)).first()
-    if run is None or count_used_slots(db, worker) + run.slots > slots:
+    found = _find_startable(db, worker, slots, excluded, pools)
+    if found is None:
         return None
+    run, gpu = found
     attempt = db.exec(
         update(Run)
         .where(col(Run.id) == run.id, col(Run.status) == RunStatus.QUEUED)
@@ -47,6 +50,7 @@ def claim(
     if attempt is None:
         return None
     db.refresh(run)
+    run.gpu = gpu
     run.lease_until = attempts.lease_end(db, lease)
     run.claimed_at, run.started_at, run.first_step_at = datetime.now(UTC), None, None
     states.move(db, run, RunStatus.STARTING, {"attempt": run.attempt})
@@ -54,10 +58,45 @@ def claim(
     return run
 
 
+def _find_startable(
+    db: Session, worker: str, slots: int, excluded: Collection[int], pools: GpuPools | None
+) -> tuple[Run, int | None] | None:
+    """Return the run that starts next, and the GPU that it gets; None if nothing can start."""
+    query = _waiting_query().where(
+        ~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(excluded)
+    )
+    # Of one kind of GPU, as on a processor, only the first may start.
+    is_first_only = pools is None or len(pools.kinds) <= 1
+    free_slots: int | None = None
+    waited_for = set[GpuKind]()
+    for run in db.exec(query.limit(1) if is_first_only else query):
+        if free_slots is None:
+            free_slots = slots - count_used_slots(db, worker)
+        if run.slots > free_slots:
+            return None
+        if pools is None:
+            return run, None
+        if gpu := pools.find_free(run):
+            return run, gpu.index
+        waited_for |= {*pools.choose_kinds(run)}
+        if waited_for >= pools.kinds:
+            return None
+    return None
+
+
 def count_used_slots(db: Session, worker: str) -> int:
     """Return how many slots of a worker are in use."""
     query = select(func.coalesce(func.sum(Run.slots), 0))
     return int(db.exec(query.where(col(Run.status).in_(LIVE), Run.worker == worker)).one())
+
+
+def needs_gpu_of(db: Session, pools: GpuPools | None, lent: Collection[int | None]) -> bool:
+    """Whether the next run waits for a GPU, and one of those that are lent could train it."""
+    run = next_run(db)
+    if run is None or pools is None or pools.find_free(run):
+        return False
+    kinds = pools.choose_kinds(run)
+    return any(gpu.index in lent and gpu.kind in kinds for gpu in pools.hardware.gpus)
 
 
 def next_run(db: Session) -> Run | None:
