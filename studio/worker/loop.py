@@ -28,6 +28,7 @@ from studio.services.evaluations import automatic
 from studio.services.hardware import usage_history
 from studio.services.models import models
 from studio.services.queue import concurrent_exports, concurrent_inference, overview, queue
+from studio.services.queue.gpu_pools import GpuPools
 from studio.services.queue.overview import Blocker
 from studio.services.runs import attempts, bulk_actions, run_commands, runs
 from studio.services.runs.attempts import LeaseLostError
@@ -39,6 +40,7 @@ from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
 from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
+from studio.worker.gpus import MachineGpus
 from studio.worker.hardware_sampler import HardwareSampler
 from studio.worker.notifications import NotificationSender
 from studio.worker.processes import cgroups, run_dir_setup
@@ -90,6 +92,7 @@ class WorkerLoop:
     endpoints: EndpointProcesses = field(init=False)
     pinned: PinnedModels = field(init=False)
     sampler: HardwareSampler = field(init=False)
+    gpus: MachineGpus = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _reported: list[FailingStep] = field(default_factory=list)
     _heartbeat_at: float = float("-inf")
@@ -104,6 +107,7 @@ class WorkerLoop:
         self.endpoints = EndpointProcesses(*shared)
         self.pinned = PinnedModels(*shared, self.inference.service)
         self.sampler = HardwareSampler(self.settings.home)
+        self.gpus = MachineGpus(self.hardware)
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "WorkerLoop":
@@ -114,12 +118,6 @@ class WorkerLoop:
             memory_limit=settings.run_memory_bytes,
         )
         return cls(engine, settings, launcher)
-
-    @property
-    def gpus(self) -> list[int]:
-        """The GPUs available to runs; empty if runs train on the CPU."""
-        on_gpu = self.hardware.device == "cuda"
-        return [gpu.index for gpu in self.hardware.gpus] if on_gpu else []
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; then leave runs to the next worker, or drain them."""
@@ -250,9 +248,11 @@ class WorkerLoop:
         with read_session(self.engine) as db:
             needed = max(queue.next_run_slots(db), self.scheduler.slots_needed(db))
             used = queue.count_used_slots(db, self.name)
+            lent = self.inference.gpus | self.endpoints.gpus
+            is_lent = queue.needs_gpu_of(db, self._pools(), lent) if lent else False
         # One that needs more than there are will never start.
         is_possible = 0 < needed <= self.launcher.slots()
-        return max(0, used + needed - self._slots) if is_possible else 0
+        return max(int(is_lent), used + needed - self._slots) if is_possible else 0
 
     def _tick_inference(self) -> None:
         if self.inference.service.has_clients() and not self._free_slots():
@@ -304,13 +304,15 @@ class WorkerLoop:
         self._heartbeat_at = time.monotonic()
         self.sampler.runs = self._run_processes()
         failing = self.isolation.failing_steps()
+        if sample := self.sampler.take():
+            self.gpus.take_health(sample.usage)
         with self.isolation.step("heartbeat"), unit_of_work(self.engine) as db:
             worker = Worker(name=self.name, pid=os.getpid(), slots=self.launcher.slots())
-            worker.hardware = workers.HARDWARE_ADAPTER.dump_python(self.hardware, mode="json")
+            worker.hardware = workers.HARDWARE_ADAPTER.dump_python(self.gpus.hardware, mode="json")
             worker.beat_at = current_time(db)
             worker.failing, worker.failures = failing, self.isolation.failures
             workers.heartbeat(db, worker)
-            if sample := self.sampler.take():
+            if sample:
                 usage_history.record(db, self.name, sample)
             attempts.extend_leases(db, self.name)
             self._reported = failing
@@ -404,7 +406,8 @@ class WorkerLoop:
                 return False
         with unit_of_work(self.engine) as db:
             # A paused run may be queued again before its process has exited.
-            run = queue.claim(db, self.name, self._slots, excluded=self.monitored)
+            claimable = (self.name, self._slots)
+            run = queue.claim(db, *claimable, excluded=self.monitored, pools=self._pools())
         if run is not None:
             self._launch(_id(run))
         return run is not None
@@ -416,8 +419,7 @@ class WorkerLoop:
             unit_of_work(self.engine) as db,
         ):
             run = runs.get(db, run_id)
-            run.gpu = self._free_gpu()
-            runs.recheck_precision(db, run, self.hardware)
+            runs.recheck_precision(db, run, self.gpus.hardware_of(run.gpu))
             if run.attempt == 1:
                 trackers.add_defaults(db, run, self.settings)
             spec = run_dir_setup.prepare_launch(db, run, self._spec(run), self.settings)
@@ -450,14 +452,16 @@ class WorkerLoop:
             attempts.close_exited(db, run, ProcessExit())
         del self._unlaunched[run_id]
 
+    @property
+    def _used_gpus(self) -> list[int | None]:
+        others = self.scheduler.gpus | self.inference.gpus | self.endpoints.gpus
+        return [*(attempt.gpu for attempt in self.monitored.values()), *others]
+
     def _free_gpu(self) -> int | None:
-        used = (
-            {attempt.gpu for attempt in self.monitored.values()}
-            | self.scheduler.gpus
-            | self.inference.gpus
-            | self.endpoints.gpus
-        )
-        return next((gpu for gpu in self.gpus if gpu not in used), None)
+        return self.gpus.pick(self._used_gpus, self.launcher.slots())
+
+    def _pools(self) -> GpuPools | None:
+        return self.gpus.pools(self._used_gpus, self.launcher.slots())
 
     def _spec(self, run: Run) -> LaunchSpec:
         folder = RunDir(self.settings.runs / str(run.id))
