@@ -59,6 +59,7 @@ BESIDE = {
     "studio/runner/tasks/track.py": Beside(re.compile("track")),
     "studio/training/export": Beside(re.compile("export"), _EXPORTING),
     "studio/recipe/exports.py": Beside(re.compile("export"), _EXPORTING),
+    "README.md": Beside(re.compile(r"parents\[\d\] / .README"), _EXPORTING),
     "studio/web/api/system/hardware.py": Beside(re.compile(r"/hardware\b"), _BROWSING),
     "studio/web/settings": Beside(re.compile(r"/settings\b|support\.pages"), _BROWSING),
 }
@@ -95,7 +96,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "tests/security": ("studio/graders", "studio/processes", "studio/intake"),
     "tests/e2e": (
         *("templates", "static/css", "static/js", "studio/web"),
-        *("studio/client", "README.md"),
+        "studio/client",
     ),
 }
 """Folders of tests, and the code that their slow tests are about."""
