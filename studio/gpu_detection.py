@@ -60,6 +60,11 @@ class Gpu:
     """The index of the GPU that it is an instance of; None for a whole one."""
 
     @property
+    def cuda_name(self) -> str:
+        """How `CUDA_VISIBLE_DEVICES` names it."""
+        return self.uuid or str(self.index)
+
+    @property
     def kind(self) -> "GpuKind":
         return GpuKind(self.capability, self.memory_bytes, self.name)
 
@@ -79,7 +84,7 @@ class GpuKind(NamedTuple):
 
 def cuda_name(index: int, gpus: Sequence[Gpu]) -> str:
     """Return how `CUDA_VISIBLE_DEVICES` names a GPU; its index if nothing better is known."""
-    return next((gpu.uuid for gpu in gpus if gpu.index == index and gpu.uuid), str(index))
+    return next((gpu.cuda_name for gpu in gpus if gpu.index == index), str(index))
 
 
 def hide_gpus(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

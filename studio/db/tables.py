@@ -177,6 +177,23 @@ class Attempt(SQLModel, table=True):
     """The run's status afterwards, or `lost` if its process disappeared."""
     exit_code: int | None = None
     """None if unknown; negative for a signal."""
+    gpu: str = Field(default="", index=True, sa_column_kwargs={"server_default": ""})
+    """How CUDA names the GPU that it had, by UUID where that is known; empty without one."""
+    error_code: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    """Why it failed, even if the run started again."""
+
+
+class QuarantinedGpu(SQLModel, table=True):
+    """A GPU that no run gets, or that was released."""
+
+    __tablename__ = "quarantined_gpu"
+
+    gpu: str = Field(primary_key=True)
+    """How CUDA names it."""
+    reason: str = ""
+    since: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    released_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    """When it was released; what failed on it before no longer counts."""
 
 
 _NON_FINITE_ONLY: dict[str, Any] = dict.fromkeys(

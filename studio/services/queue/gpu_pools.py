@@ -5,7 +5,7 @@ estimated to need. A run without such a GPU waits, and those behind it that need
 None of them can take a GPU from it: whatever it waits for is in use.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,11 +52,18 @@ class GpuPools:
         largest = max(able, key=lambda kind: kind.memory_bytes)
         return tuple(sorted(roomy, key=lambda kind: kind.merit)) or (largest,)
 
-    def find_free(self, run: Run) -> Gpu | None:
-        """Return the GPU that a run would get now; None if it has to wait."""
-        for kind in self.choose_kinds(run):
-            gpus = {gpu.index: gpu for gpu in self._machines[kind].working_gpus}
-            if found := next((gpus[index] for index in self.free if index in gpus), None):
+    def find_free(self, run: Run, avoided: Collection[str] = ()) -> Gpu | None:
+        """Return the GPU that a run would get now; None if it has to wait.
+
+        It waits for another rather than take one that is `avoided`, by its name for CUDA, unless
+        there is no other.
+        """
+        kinds = [self._machines[kind].working_gpus for kind in self.choose_kinds(run)]
+        all_avoided = all(gpu.cuda_name in avoided for gpus in kinds for gpu in gpus)
+        for gpus in kinds:
+            by_index = {gpu.index: gpu for gpu in gpus}
+            free = (by_index[index] for index in self.free if index in by_index)
+            if found := next((g for g in free if all_avoided or g.cuda_name not in avoided), None):
                 return found
         return None
 

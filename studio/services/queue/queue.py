@@ -15,7 +15,8 @@ from sqlmodel import Session, col, func, select, update
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Attempt, Run
 from studio.errors import ConflictError
-from studio.gpu_detection import GpuKind
+from studio.gpu_detection import Gpu, GpuKind
+from studio.services.hardware import gpu_health
 from studio.services.queue.gpu_pools import GpuPools
 from studio.services.runs import attempts, runs, states
 from studio.services.runs.attempts import LEASE
@@ -50,17 +51,18 @@ def claim(
     if attempt is None:
         return None
     db.refresh(run)
-    run.gpu = gpu
+    run.gpu = gpu.index if gpu else None
     run.lease_until = attempts.lease_end(db, lease)
     run.claimed_at, run.started_at, run.first_step_at = datetime.now(UTC), None, None
     states.move(db, run, RunStatus.STARTING, {"attempt": run.attempt})
-    db.add(Attempt(run_id=run.id or 0, number=run.attempt, worker=worker))
+    name = gpu.cuda_name if gpu else ""
+    db.add(Attempt(run_id=run.id or 0, number=run.attempt, worker=worker, gpu=name))
     return run
 
 
 def _find_startable(
     db: Session, worker: str, slots: int, excluded: Collection[int], pools: GpuPools | None
-) -> tuple[Run, int | None] | None:
+) -> tuple[Run, Gpu | None] | None:
     """Return the run that starts next, and the GPU that it gets; None if nothing can start."""
     query = _waiting_query().where(
         ~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(excluded)
@@ -76,8 +78,9 @@ def _find_startable(
             return None
         if pools is None:
             return run, None
-        if gpu := pools.find_free(run):
-            return run, gpu.index
+        avoided = gpu_health.list_failed_on(db, run) if run.attempt else ()
+        if gpu := pools.find_free(run, avoided):
+            return run, gpu
         waited_for |= {*pools.choose_kinds(run)}
         if waited_for >= pools.kinds:
             return None

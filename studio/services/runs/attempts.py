@@ -36,6 +36,7 @@ from studio.protocols.events import (
     Stopped,
 )
 from studio.recipe.dotted_keys import merge
+from studio.services.hardware import gpu_health
 from studio.services.metrics import metric_store, metric_summaries
 from studio.services.runs import runs, states
 from studio.services.tasks import exit_diagnosis
@@ -61,12 +62,15 @@ def smaller_batch(recipe: AnyRecipe) -> dict[str, Any]:
     }
 
 
-def mark_for_retry(run: Run, failure: Failed) -> bool:
+def mark_for_retry(db: Session, run: Run, failure: Failed) -> bool:
     """Mark a failed run for a retry once its process is gone. Return whether it was marked."""
-    is_enabled = run.recipe.recovery.smaller_batches and run.status.is_live
-    if failure.code != "out_of_memory" or not is_enabled or run.status is RunStatus.STOPPING:
+    if not run.status.is_live or run.status is RunStatus.STOPPING:
         return False
-    if not _smaller_recipe(run):
+    if failure.code == "out_of_memory":
+        can_shrink = run.recipe.recovery.smaller_batches and _smaller_recipe(run)
+        if not can_shrink:
+            return False
+    elif failure.code != gpu_health.FAILED or not gpu_health.may_retry(db, run):
         return False
     run.error_code, run.error_message, run.error_hint = failure.code, failure.message, failure.hint
     return True
@@ -74,6 +78,17 @@ def mark_for_retry(run: Run, failure: Failed) -> bool:
 
 def is_marked_for_retry(run: Run) -> bool:
     return run.status.is_live and bool(run.error_code)
+
+
+def requeue_marked(db: Session, run: Run) -> None:
+    """Queue a marked run again, from its newest checkpoint if it has one."""
+    if run.error_code == "out_of_memory":
+        requeue_smaller(db, run)
+        return
+    details = {"because": run.error_message, "attempt": run.attempt}
+    run.error_code = run.error_message = run.error_hint = ""
+    run.resumes = True
+    states.move(db, run, RunStatus.QUEUED, details)
 
 
 def requeue_smaller(db: Session, run: Run) -> None:
@@ -197,19 +212,21 @@ def apply_events(db: Session, run: Run, events: Iterable[Event], offset: int) ->
 
 def close_exited(db: Session, run: Run, process_exit: ProcessExit) -> None:
     """Close an attempt whose process is gone, with or without a final event."""
-    status_before, outcome = run.status, ""
+    status_before, outcome, failed_by = run.status, "", run.error_code
     if status_before is RunStatus.STOPPING:
         run.error_code = run.error_message = run.error_hint = ""
         _move_as_requested(db, run)
     elif status_before.is_live and is_marked_for_retry(run):
         outcome = RunStatus.FAILED.value
-        requeue_smaller(db, run)
+        requeue_marked(db, run)
     elif status_before.is_live:
         outcome = LOST
         _handle_lost_process(db, run, process_exit)
     # A run asked to pause may be queued again by now.
     status = RunStatus.PAUSED if run.status is RunStatus.QUEUED else run.status
-    _close_attempt(db, run, outcome or status.value, process_exit.exit_code)
+    failed_by = failed_by or run.error_code
+    _close_attempt(db, run, outcome or status.value, process_exit.exit_code, failed_by)
+    gpu_health.judge(db, run)
 
 
 def fail(db: Session, run: Run, failure: Failed) -> None:
@@ -246,8 +263,8 @@ def _handle_lost_process(db: Session, run: Run, process_exit: ProcessExit) -> No
     cause = exit_diagnosis.diagnose(process_exit, exit_diagnosis.TRAINING, _describe_phase(run))
     query = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
     lost_attempts = db.exec(query).one() + 1
-    if mark_for_retry(run, exit_diagnosis.to_failed_event(cause, 1)):
-        requeue_smaller(db, run)
+    if mark_for_retry(db, run, exit_diagnosis.to_failed_event(cause, 1)):
+        requeue_marked(db, run)
         return
     if not cause.is_transient or lost_attempts >= cause.max_attempts:
         fail(db, run, exit_diagnosis.to_failed_event(cause, lost_attempts))
@@ -262,10 +279,17 @@ def _describe_phase(run: Run) -> str:
     return f" at step {run.step}" if run.step else ""
 
 
-def _close_attempt(db: Session, run: Run, outcome: str, exit_code: int | None) -> None:
+def _close_attempt(
+    db: Session, run: Run, outcome: str, exit_code: int | None, error_code: str = ""
+) -> None:
     run.handle, run.lease_until, run.worker = "", None, ""
     conditions = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
-    values = {"ended_at": datetime.now(UTC), "outcome": outcome, "exit_code": exit_code}
+    values = {
+        "ended_at": datetime.now(UTC),
+        "outcome": outcome,
+        "exit_code": exit_code,
+        "error_code": error_code,
+    }
     db.exec(update(Attempt).where(*conditions).values(**values))
 
 
@@ -306,7 +330,7 @@ def _apply_end(db: Session, run: Run, event: Event) -> None:
             _move_as_requested(db, run, step, default=RunStatus.PAUSED)
         case Stopped():
             _apply_stopped(db, run)
-        case Failed() if not mark_for_retry(run, event):
+        case Failed() if not mark_for_retry(db, run, event):
             fail(db, run, event)
 
 
