@@ -3,8 +3,8 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from studio.gpu_detection import Gpu
 from studio.hardware import Hardware
@@ -19,17 +19,25 @@ class MachineGpus:
     """Gives the GPUs out. With more slots than GPUs, as many share each as it takes."""
 
     hardware: Hardware
+    _reported: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def all(self) -> tuple[Gpu, ...]:
         """The GPUs that anything may use; none where runs train on the processor."""
         return self.hardware.gpus if self.hardware.device == "cuda" else ()
 
-    def take_health(self, usage: HardwareUsage) -> None:
-        """Keep everything off GPUs that the driver reports as faulty, until it no longer does."""
-        reported = {gpu.index: gpu.fault for gpu in usage.gpus if gpu.fault}
-        wholes = ((gpu, gpu.index if gpu.part_of is None else gpu.part_of) for gpu in self.all)
-        faults = {gpu.index: reported[whole] for gpu, whole in wholes if whole in reported}
+    def take_reports(self, usage: HardwareUsage) -> None:
+        """Note the GPUs that the driver reports as faulty, until it no longer does."""
+        self._reported = {gpu.index: gpu.fault for gpu in usage.gpus if gpu.fault}
+
+    def keep_from_work(self, quarantined: Mapping[str, str]) -> None:
+        """Keep everything off GPUs in quarantine, by their names for CUDA, and faulty ones."""
+        faults: dict[int, str] = {}
+        for gpu in self.all:
+            whole = gpu.index if gpu.part_of is None else gpu.part_of
+            why = self._reported.get(whole) or quarantined.get(gpu.cuda_name)
+            if why:
+                faults[gpu.index] = why
         if faults != self.hardware.gpu_faults:
             log.warning("gpu_faults", extra={"faults": faults})
             self.hardware = replace(self.hardware, gpu_faults=faults)

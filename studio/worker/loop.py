@@ -25,7 +25,7 @@ from studio.protocols import tokenizer_service
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
 from studio.services.evaluations import automatic
-from studio.services.hardware import usage_history
+from studio.services.hardware import gpu_health, usage_history
 from studio.services.models import models
 from studio.services.queue import concurrent_exports, concurrent_inference, overview, queue
 from studio.services.queue.gpu_pools import GpuPools
@@ -305,8 +305,9 @@ class WorkerLoop:
         self.sampler.runs = self._run_processes()
         failing = self.isolation.failing_steps()
         if sample := self.sampler.take():
-            self.gpus.take_health(sample.usage)
+            self.gpus.take_reports(sample.usage)
         with self.isolation.step("heartbeat"), unit_of_work(self.engine) as db:
+            self.gpus.keep_from_work(gpu_health.list_quarantined(db) if self.gpus.all else {})
             worker = Worker(name=self.name, pid=os.getpid(), slots=self.launcher.slots())
             worker.hardware = workers.HARDWARE_ADAPTER.dump_python(self.gpus.hardware, mode="json")
             worker.beat_at = current_time(db)
