@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import studio
-from studio.commands import accounts, datasets, endpoints, recipe_files, runs
+from studio.commands import accounts, datasets, endpoints, gpus, recipe_files, runs
 from studio.errors import StudioError, UnavailableError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.add_typer(accounts.app, name="accounts")
 app.add_typer(runs.app, name="runs")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(endpoints.app, name="endpoints")
+app.add_typer(gpus.app, name="gpus")
 app.add_typer(recipe_files.app, name="recipes")
 
 Port = Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)]
