@@ -214,7 +214,7 @@ _ROWS = (
         "gpu_failed",
         "GPU error",
         "The GPU or its driver reported an error other than out of memory.",
-        "Run again; if it fails again, check the driver.",
+        "The run was tried twice, on two GPUs if possible. Check the driver, then run again.",
     ),
     FailureCode(
         "killed",

@@ -84,6 +84,7 @@ def _machine_facts(hardware: Hardware) -> list[tuple[str, str]]:
     return [
         ("Training device", "GPU" if hardware.device == "cuda" else "CPU"),
         *((f"GPU {gpu.index}", _format_gpu(gpu)) for gpu in hardware.gpus),
+        *((f"GPU {index}, not used", fault) for index, fault in hardware.gpu_faults.items()),
         ("Processor", hardware.processor),
         ("Cores", str(hardware.cores)),
         ("Memory", formatting.size(hardware.memory_bytes)),

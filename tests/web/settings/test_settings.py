@@ -2,18 +2,23 @@
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 
+from studio.db.session import unit_of_work
+from studio.db.tables import Worker
 from studio.graders.python_process import PythonPolicy, SealStatus, seal_status
-from studio.hardware import detect, package_versions
+from studio.hardware import Gpu, detect, package_versions
 from studio.processes.start_time import process_start_time
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.settings import settings_page
+from tests.support.factories import MACHINES
 from tests.support.page_reader import Node, parse_page
 
 
@@ -30,6 +35,26 @@ def precisions(client: TestClient) -> list[Node]:
 
 def test_machine_is_shown(client: TestClient) -> None:
     assert facts(client)["Processor"] == detect().processor
+
+
+def test_gpus_of_all_kinds_are_shown_with_their_faults(client: TestClient, engine: Engine) -> None:
+    (t4,) = MACHINES["t4"].gpus
+    a100 = Gpu(index=1, name="A100", memory_bytes=80 * 10**9, capability=(8, 0))
+    faults = {0: "it must be reset"}
+    machine = replace(MACHINES["t4"], gpus=(t4, a100), gpu_faults=faults)
+    seen = workers.HARDWARE_ADAPTER.dump_python(machine, mode="json")
+    with unit_of_work(engine) as db:
+        workers.heartbeat(db, Worker(name="w", pid=1, slots=2, hardware=seen))
+
+    told = facts(client)
+    assert told["GPU 0"] == "Tesla T4, 17.2 GB, compute capability 7.5"
+    assert told["GPU 1"] == "A100, 80 GB, compute capability 8.0"
+    assert told["GPU 0, not used"] == "it must be reset"
+    listed = client.get("/api/v1/hardware").json()["gpus"]
+    assert [(gpu["name"], gpu["fault"]) for gpu in listed] == [
+        ("Tesla T4", "it must be reset"),
+        ("A100", ""),
+    ]
 
 
 def test_training_packages_are_shown(client: TestClient) -> None:

@@ -1,5 +1,6 @@
 """REST routes of hardware: what a machine has, and how busy it is."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,8 @@ class GpuOut(api.Out):
     capability: tuple[int, int]
     uuid: str
     """What the driver calls it, whatever its index is; empty where it is unknown."""
+    fault: str
+    """Why no run gets it; empty if it works."""
 
 
 class HardwareOut(api.Out):
@@ -65,6 +68,8 @@ def hardware(db: DB) -> HardwareOut:
     machine: Any = workers.whole_hardware(db)
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
     facts = {name: getattr(machine, name) for name in fields}
+    faults = machine.gpu_faults
+    facts["gpus"] = [asdict(gpu) | {"fault": faults.get(gpu.index, "")} for gpu in machine.gpus]
     best = machine.kinds[0]
     refusals = {mode.name: mode.unsupported_reason(best) for mode in PRECISIONS.values()}
     return HardwareOut.model_validate(
