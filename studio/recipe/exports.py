@@ -13,18 +13,33 @@ from pydantic import BaseModel, ConfigDict
 
 from studio.recipe.adapters import FullFineTune
 from studio.recipe.base import Recipe
-from studio.recipe.precision import DType
+from studio.recipe.precision import QUANTISED, DType
 
-ExportKind = Literal["full", "merged", "merged_original", "adapter", "gguf"]
+ExportKind = Literal[
+    "full", "merged", "merged_original", "adapter", "gguf", "bitsandbytes", "torchao"
+]
 """`full`: every weight of a full fine-tune. `merged`: the adapter merged into the base it was
 trained with (rounded or dequantised). `merged_original`: merged into the base as saved, which is a
 different model. `adapter`: the adapter alone. `gguf`: the model as `full` or `merged`, in one file
-for llama.cpp and Ollama."""
+for llama.cpp and Ollama. `bitsandbytes` and `torchao`: the same model for Transformers, with the
+weights of its linear layers quantised by that package."""
 
 ExportDType = Literal[
-    "float32", "bfloat16", "float16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "iq4_xs"
+    "float32",
+    "bfloat16",
+    "float16",
+    "q8_0",
+    "q6_k",
+    "q5_k_m",
+    "q4_k_m",
+    "q3_k_m",
+    "iq4_xs",
+    "int8",
+    "nf4",
+    "fp4",
 ]
-"""A number format of exported weights: one of torch's, or one of llama.cpp's by its own name."""
+"""A number format of exported weights: one of torch's, one of llama.cpp's by its own name, or that
+of quantised linear layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +55,27 @@ class NumberFormat:
     """What it does to the weights, in one sentence; empty if that depends on the model."""
     needs_quantiser: bool = False
     """Whether only llama.cpp's program `llama-quantize` can write it."""
+    row_bits: int = 0
+    """Bits that each output of a linear layer has beside its weights, for its scale."""
+    other_bits: int = 0
+    """Bits per weight outside of linear layers; 0 if they are stored like the others."""
 
     @property
     def torch_name(self) -> DType | None:
         """Its name in torch; None if torch has no such numbers."""
         return next((dtype for dtype in get_args(DType) if dtype == self.name), None)
+
+    def count_bytes(self, weights: int, linear: int, rows: int) -> int:
+        """Return the approximate size of so many weights.
+
+        `linear` of them are in linear layers with `rows` outputs. Without linear layers, all are
+        counted as if they were in some.
+        """
+        if not self.other_bits or not linear:
+            return int(weights * self.bits / 8)
+        linear = min(linear, weights)
+        others = (weights - linear) * self.other_bits
+        return int((linear * self.bits + rows * self.row_bits + others) / 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +150,49 @@ _GGUF_NUMBERS = (
         needs_quantiser=True,
     ),
 )
+_OTHER_BITS = 16
+"""Embeddings, norms and the output layer stay in bfloat16 beside quantised layers."""
+_4_BIT = 8 * QUANTISED["nf4"].bytes_per_weight
+_BITSANDBYTES_NUMBERS = (
+    NumberFormat(
+        name="int8",
+        bits=8,
+        row_bits=32,
+        other_bits=_OTHER_BITS,
+        title="8-bit (LLM.int8)",
+        about="Linear layers in 8 bits, with a scale per output. Answers almost as bfloat16 does, "
+        "with half the bytes, but slower.",
+    ),
+    NumberFormat(
+        name="nf4",
+        bits=_4_BIT,
+        other_bits=_OTHER_BITS,
+        title="4-bit (NF4)",
+        about="Linear layers in 4 bits, as QLoRA quantises them: a moderate loss for about a "
+        "quarter of bfloat16's bytes.",
+    ),
+    NumberFormat(
+        name="fp4",
+        bits=_4_BIT,
+        other_bits=_OTHER_BITS,
+        title="4-bit (FP4)",
+        about="Linear layers in 4-bit floating point. NF4 has the same size and usually loses "
+        "less.",
+    ),
+)
+_TORCHAO_NUMBERS = (
+    NumberFormat(
+        name="int8",
+        bits=8,
+        # A scale in float32, and a zero point that is always 0.
+        row_bits=40,
+        other_bits=_OTHER_BITS,
+        title="8-bit weights (torchao)",
+        about="Linear layers in 8 bits, with a scale per output. Products are computed in "
+        "bfloat16, and can be compiled.",
+    ),
+)
+_QUANTISED_WRITER = "studio.training.export.quantised.writer:QuantisedWriter"
 _SAFETENSORS = "studio.training.export.safetensors.writer:SafetensorsWriter"
 
 EXPORT_FORMATS: dict[ExportKind, ExportFormat] = {
@@ -165,6 +239,28 @@ EXPORT_FORMATS: dict[ExportKind, ExportFormat] = {
         families=frozenset(
             {"gemma2", "gemma3_text", "gpt2", "llama", "mistral", "phi3", "qwen2", "qwen3"}
         ),
+    ),
+    "bitsandbytes": ExportFormat(
+        title="Quantised with bitsandbytes",
+        about="A small model for Transformers: linear layers in 8 or 4 bits, everything else in "
+        "bfloat16, an adapter merged. To load it, you need the package bitsandbytes.",
+        writer=_QUANTISED_WRITER,
+        number_formats=_BITSANDBYTES_NUMBERS,
+        float32_copies=1,
+        is_base_model=False,
+        packages=("bitsandbytes",),
+        extra="quantised",
+    ),
+    "torchao": ExportFormat(
+        title="Quantised with torchao",
+        about="A small model for Transformers: linear layers in 8 bits, everything else in "
+        "bfloat16, an adapter merged. To load it, you need the package torchao.",
+        writer=_QUANTISED_WRITER,
+        number_formats=_TORCHAO_NUMBERS,
+        float32_copies=1,
+        is_base_model=False,
+        packages=("torchao",),
+        extra="fp8",
     ),
 }
 
@@ -225,7 +321,9 @@ def export_kinds(recipe: Recipe) -> tuple[ExportKind, ...]:
     """Return what can be exported from a run, the most useful first."""
     adapter = recipe.adapter
     more: tuple[ExportKind, ...] = (
-        ("gguf",) if recipe.outputs == "text" and recipe.images is None else ()
+        ("gguf", "bitsandbytes", "torchao")
+        if recipe.outputs == "text" and recipe.images is None
+        else ()
     )
     if isinstance(adapter, FullFineTune):
         return ("full", *more)

@@ -124,6 +124,9 @@ def _resolve_export(db: Session, run: Run, folder: RunDir, export_id: int) -> Se
         )
     if found := find_gguf(files):
         return Servable(format="gguf", path=found, dtype=export.dtype)
+    if exports.is_quantised(export):
+        # Its config says how it is quantised.
+        return Servable(format="folder", path=files)
     result = served_models.for_result(run, folder)
     if (files / ADAPTER_CONFIG).is_file():
         return _servable(replace(result, adapter=str(files)), export.dtype)
@@ -169,6 +172,8 @@ def explain_refusal(engine: Engine, servable: Servable) -> str:
     """Return why an engine cannot serve something, in one sentence; empty if it can."""
     if servable.format not in engine.formats:
         return f"It serves {engine.needs}; this is {_FORMAT_TITLES[servable.format]}."
+    if servable.format == "folder" and servable.served is None and not engine.is_external:
+        return "It does not load quantised exports; export the model in bfloat16 instead."
     return next(_own_refusals(servable), "") if engine.name == "vllm" else ""
 
 

@@ -85,7 +85,7 @@ def list_options(
                 kind=kind,
                 dtype=row.name,
                 title=row.title or row.name,
-                bytes=int(count_weights(run, kind) * row.bits / 8),
+                bytes=count_bytes(run, kind, row, facts),
                 cost=_option_cost(run, kind, row, facts),
                 refusal=missing or explain_refusal(kind, row.name, facts),
                 hint=hint,
@@ -110,14 +110,21 @@ def count_weights(run: Run, kind: ExportKind) -> int:
         return trained
     counted = int(run.resolved.get("parameters", 0))
     # The run counted base and adapter; a merged adapter needs no space of its own.
-    is_merged = kind.startswith("merged") or (kind == "gguf" and run.recipe.adapter.kind != "full")
+    is_merged = kind != "full" and run.recipe.adapter.kind != "full"
     return max(0, counted - trained) if is_merged else counted
+
+
+def count_bytes(run: Run, kind: ExportKind, row: NumberFormat, facts: ModelFacts) -> int:
+    """Return the approximate size of an export; 0 if the run did not report its weights."""
+    return row.count_bytes(count_weights(run, kind), facts.linear_parameters, facts.linear_rows)
 
 
 def explain_refusal(kind: ExportKind, dtype: ExportDType, facts: ModelFacts) -> str:
     """Return why a format cannot hold the weights; empty if it can as far as known."""
     stats = facts.stats
-    if kind == "adapter" or dtype != "float16" or not stats.over_float16:
+    # bitsandbytes rounds weights to float16 before it quantises them to 8 bits.
+    is_float16 = dtype == "float16" or (kind, dtype) == ("bitsandbytes", "int8")
+    if kind == "adapter" or not is_float16 or not stats.over_float16:
         return ""
     return (
         f"{stats.over_float16:,} of {stats.sampled:,} sampled weights exceed "
@@ -197,7 +204,11 @@ def create(
         raise InvalidError(missing, hint=hint, param="kind")
     if reason := explain_refusal(chosen, dtype, facts):
         raise InvalidError(reason, hint="Use bfloat16, which has a wider range.", param="dtype")
-    _require_disk_space(count_weights(run, chosen), row, chosen, run_folders)
+    # A merged model is written in float32 before it is rounded; merged into the original base, or
+    # in GGUF, there is another such copy on the way.
+    copies = EXPORT_FORMATS[chosen].float32_copies
+    widened = count_weights(run, chosen) * DTYPE_BYTES["float32"] * copies
+    _require_disk_space(count_bytes(run, chosen, row, facts) + widened, run_folders)
     export = Export(run_id=run_id, kind=chosen, dtype=dtype)
     db.add(export)
     db.flush()
@@ -284,6 +295,14 @@ def is_base_model(export: Export) -> bool:
     return any(kind == export.kind and row.is_base_model for kind, row in EXPORT_FORMATS.items())
 
 
+def is_quantised(export: Export) -> bool:
+    """Whether an export is a folder whose linear layers are quantised."""
+    return any(
+        kind == export.kind and any(number.other_bits for number in row.number_formats)
+        for kind, row in EXPORT_FORMATS.items()
+    )
+
+
 def registered_name(export: Export) -> str:
     """Return the name of an export among the base models."""
     kind = "-original" if export.kind == "merged_original" else ""
@@ -311,11 +330,7 @@ def _refuse_duplicate(db: Session, run_id: int, dtype: ExportDType, kind: Export
             )
 
 
-def _require_disk_space(weights: int, row: NumberFormat, kind: ExportKind, folder: Path) -> None:
-    # A merged model is written in float32 before it is rounded; merged into the original base, or
-    # quantised, there is another such copy on the way.
-    copies = EXPORT_FORMATS[kind].float32_copies
-    needed = int(weights * (row.bits / 8 + DTYPE_BYTES["float32"] * copies))
+def _require_disk_space(needed: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DiskFullError(
