@@ -97,6 +97,31 @@ def test_float16_overflow_is_rejected_only_for_full_export(
     assert bool(exports.explain_refusal(kind, "float16", facts)) is is_refused
 
 
+def test_weights_that_int8_would_pass_through_float16_are_refused() -> None:
+    facts = ModelFacts(stats=WeightStats(sampled=9, largest=1e5, over_float16=1))
+    kinds: tuple[ExportKind, ...] = ("bitsandbytes", "torchao")
+
+    assert [bool(exports.explain_refusal(kind, "int8", facts)) for kind in kinds] == [True, False]
+    assert not exports.explain_refusal("bitsandbytes", "nf4", facts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "size"),
+    [
+        # 9,000 weights in layers with 100 outputs, and 1,000 others in 16 bits.
+        ("bitsandbytes", "int8", 9000 + 100 * 4 + 2000),
+        ("bitsandbytes", "nf4", 4642 + 2000),
+        ("torchao", "int8", 9000 + 100 * 5 + 2000),
+        ("gguf", "q8_0", 10625),
+        ("full", "bfloat16", 20000),
+    ],
+)
+def test_size_counts_only_linear_layers_as_quantised(
+    kind: ExportKind, dtype: str, size: int
+) -> None:
+    assert number_format(kind, dtype).count_bytes(10_000, linear=9000, rows=100) == size
+
+
 def test_family_that_cannot_be_read_back_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

