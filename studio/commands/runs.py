@@ -60,12 +60,16 @@ Again = Annotated[bool, typer.Option("--again", help="Try again after a failure.
 Numbers = Annotated[
     str,
     typer.Option(
-        help="The number format: bfloat16, or one of llama.cpp's, such as q8_0 or q4_k_m."
+        help="The number format: bfloat16, one of llama.cpp's, such as q8_0 or q4_k_m, or int8, "
+        "nf4 or fp4."
     ),
 ]
 Kind = Annotated[
     str | None,
-    typer.Option(help="full, merged, adapter or gguf; by default the model as it was trained."),
+    typer.Option(
+        help="full, merged, adapter, gguf, bitsandbytes or torchao; by default the model as it was "
+        "trained."
+    ),
 ]
 Start = Annotated[bool, typer.Option(help="Restart from step 0 instead of resuming.")]
 
