@@ -63,6 +63,7 @@ EXCLUDED = (
     *("studio/training/export/gguf/llama_cpp.py", "studio/training/export/gguf/modelfile.py"),
     *("studio/training/export/gguf/quantisation.py", "studio/training/export/gguf/turns.py"),
     *("studio/training/export/gguf/vocabulary.py", "studio/training/export/gguf/writer.py"),
+    "studio/training/export/quantised/writer.py",
     "studio/services/recipe_scripts/training_script.py",
 )
 """How the paths of those begin whose texts are for programs, terminals or downloaded files."""

@@ -195,7 +195,7 @@ def test_transposed_layers_are_quantised(gpt2: RunDir, dtype: ExportDType) -> No
 def test_model_without_layers_to_quantise_is_refused(gpt2: RunDir) -> None:
     message, hint = refusal(export(gpt2, "torchao", "int8"))
 
-    assert message.startswith("Quantised with torchao, this model would stay as large as it is")
+    assert message.startswith("This model has no linear layers that torchao can quantise so:")
     assert hint == "Choose another format."
 
 

@@ -51,9 +51,10 @@ def choose(model: PreTrainedModel, kind: ExportKind, dtype: ExportDType) -> tupl
     )
     if len(unfit) < len(found):
         return unfit
+    package = EXPORT_FORMATS[kind].packages[0]
     raise InvalidError(
-        f"{EXPORT_FORMATS[kind].title}, this model would stay as large as it is: it has no linear "
-        "layers that can be stored so.",
+        f"This model has no linear layers that {package} can quantise so: it would stay as large "
+        "as it is.",
         hint="Choose another format.",
     )
 
