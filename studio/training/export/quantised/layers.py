@@ -4,7 +4,13 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel, TorchAoConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TorchAoConfig,
+)
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
@@ -12,7 +18,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from studio.errors import InvalidError
 from studio.recipe.exports import EXPORT_FORMATS, ExportDType, ExportKind
 from studio.recipe.precision import NF4_BLOCK_SIZE
-from studio.training.models import adapter_base, heads
+from studio.training.models import adapter_base
 
 _OTHERS = torch.bfloat16
 _4_BIT: frozenset[ExportDType] = frozenset({"nf4", "fp4"})
@@ -24,9 +30,8 @@ bfloat16. There, it cannot compute layers with other multiples, or with blocks t
 def empty_model(config: PreTrainedConfig) -> PreTrainedModel:
     """Build a model of this config without memory for its weights."""
     with torch.device("meta"):
-        options = heads.build_options(config)
-        model: PreTrainedModel = heads.auto_class(config).from_config(
-            config, dtype=_OTHERS, trust_remote_code=False, **options
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=_OTHERS, trust_remote_code=False
         )
     return model
 

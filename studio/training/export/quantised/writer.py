@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from studio.errors import InvalidError
 from studio.recipe.exports import EXPORT_FORMATS, explain_missing
 from studio.training.evaluation.perplexity import Perplexity
 from studio.training.export.exporter import Exporter
 from studio.training.export.quantised import checks, layers
-from studio.training.models import heads, loader, quantised_weights
+from studio.training.models import loader, quantised_weights
 from studio.weights import safetensors_headers
 
 _NAMED_LAYERS = 3
@@ -75,7 +75,7 @@ class QuantisedWriter:
         # It warns about every product of 8 bits.
         logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
         config = self._exporter.load_config(folder)
-        model: PreTrainedModel = heads.auto_class(config).from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             str(folder),
             config=config,
             quantization_config=quantisation,
