@@ -26,11 +26,15 @@ ROOT = Path(__file__).parents[2]
 RECORD = "tests/passed.sha256"
 """Fingerprints of everything with which all tests last passed: one per line, and of what."""
 
+_TRAINS = ("studio/training", "studio/runner")
+"""What trains a model. Tests in a browser are about pages: only those marked `smoke`, which run
+each time, are about training, too."""
+
 COMMON = (
-    *("studio/training", "studio/methods", "studio/runner"),
+    *(*_TRAINS, "studio/methods"),
     *("studio/recipe/precision.py", "studio/metrics.py", "constraints.txt"),
 )
-"""What every suite depends on: what trains a model."""
+"""What every suite depends on."""
 
 INSIDE = ("tests/training", "tests/web", "tests/security")
 """Suites whose tests start no worker, and so nothing that they do not name."""
@@ -53,6 +57,7 @@ class Beside(NamedTuple):
 
 
 BESIDE = {
+    "studio/runner/__main__.py": Beside(re.compile(r"studio\.runner(\.__main__)?[\s\"']")),
     "studio/runner/inference": Beside(re.compile(r"studio\.runner\.(inference|work_main)")),
     "studio/runner/judges": Beside(re.compile(r"studio\.runner\.(judges|work_main)")),
     "studio/runner/tasks": Beside(re.compile(r"studio\.runner\.(tasks|work_main)")),
@@ -233,7 +238,8 @@ def depends_on(item: pytest.Item) -> set[str]:
     )
     languages = LANGUAGES if suite == "tests/e2e" and _NAMES_LANGUAGE.search(_text(path)) else ()
     code = ANYTHING if is_quick else SUITES[suite]
-    return {*COMMON, *beside, *languages, *code, *_scripts(suite), *imported, path}
+    common = COMMON if is_quick or suite != "tests/e2e" else {*COMMON} - {*_TRAINS}
+    return {*common, *beside, *languages, *code, *_scripts(suite), *imported, path}
 
 
 @cache

@@ -174,6 +174,14 @@ def test_tests_in_a_browser_depend_on_what_they_name(
     assert found == expected
 
 
+def test_tests_in_a_browser_do_not_depend_on_how_models_are_trained(
+    request: pytest.FixtureRequest,
+) -> None:
+    needs = due_tests.depends_on(slow_test(request, "tests/e2e/runs/test_run_page.py"))
+
+    assert needs & {*COMMON} == {*COMMON} - {"studio/training", "studio/runner"}
+
+
 def test_tests_of_training_depend_on_no_page(request: pytest.FixtureRequest) -> None:
     needs = due_tests.depends_on(slow_test(request, "tests/training/memory/test_memory.py"))
 
