@@ -138,6 +138,8 @@ def _announce(connection: Connection) -> None:
     connection.exec_driver_sql(_ANNOUNCE, execution_options=_PLAIN)
 
 
+_BELL_BYTES = 2**12
+
 _BUSY = ("40001", "40P01", "55P03", "53300")
 _DISK_FULL = ("53100",)
 
@@ -176,23 +178,31 @@ class CommitListener:
     def __init__(self, engine: Engine, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._engine = engine
         self._poll_seconds = poll_seconds
-        self._news = threading.Event()
-        self._news.set()
+        self.bell, self._rope = socket.socketpair()
+        for end in (self.bell, self._rope):
+            end.setblocking(False)  # noqa: FBT003 -- socket's own signature
+        self._report()
         self._ours, self._theirs = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="commits", daemon=True)
         self._thread.start()
 
     def has_new_commit(self) -> bool:
         """Whether there was a commit since the last call; true on the first call."""
-        is_new = self._news.is_set()
-        if is_new:
-            self._news.clear()
+        is_new = False
+        with suppress(BlockingIOError):
+            while self.bell.recv(_BELL_BYTES):
+                is_new = True
         return is_new
 
     def close(self) -> None:
         self._ours.close()
         self._thread.join()
-        self._theirs.close()
+        for end in (self._theirs, self.bell, self._rope):
+            end.close()
+
+    def _report(self) -> None:
+        with suppress(BlockingIOError):  # Many reports wait to be read.
+            self._rope.send(b"1")
 
     def _listen(self) -> None:
         is_closing = False
@@ -209,7 +219,7 @@ class CommitListener:
         with closing(self._connect()) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
             snapshot = _snapshot(connection)
-            self._news.set()
+            self._report()
             while True:
                 readable, _, _ = select.select(
                     [connection, self._theirs], [], [], self._poll_seconds
@@ -220,7 +230,7 @@ class CommitListener:
                 if not readable:
                     snapshot = _snapshot(connection)
                 if [*connection.notifies(timeout=0)] or snapshot != before:
-                    self._news.set()
+                    self._report()
 
     def _connect(self) -> Any:  # noqa: ANN401 -- psycopg is an optional dependency
         dialect = self._engine.dialect

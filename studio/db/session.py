@@ -3,9 +3,11 @@
 Commits of other processes are detected in microseconds.
 """
 
+import logging
+import socket
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,12 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlmodel import Session, create_engine, func, select
 
-from studio.db import postgres
+from studio.db import commit_signals, postgres
 from studio.db.column_types import HOME_DIRS
 from studio.errors import DiskFullError, StudioError, UnavailableError
 from studio.settings import Settings
+
+log = logging.getLogger(__name__)
 
 FIRST_SAFE_SQLITE = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, which can corrupt a database under two writers."""
@@ -67,7 +71,12 @@ def open_engine(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine
     HOME_DIRS[engine.dialect] = database.absolute().parent
     event.listen(engine, "connect", partial(_set_pragmas, int(busy_seconds * 1000)))
     event.listen(engine, "begin", _begin)
+    commit_signals.announce_commits(engine, _signals(engine))
     return engine
+
+
+def _signals(engine: Engine) -> Path:
+    return HOME_DIRS[engine.dialect] / commit_signals.FOLDER
 
 
 def is_on_server(bind: Engine | Connection) -> bool:
@@ -210,12 +219,18 @@ def _begin(connection: Connection) -> None:
 class CommitWatcher(Protocol):
     """Detects commits of all other connections."""
 
+    @property
+    def bell(self) -> socket.socket | None:
+        """Readable from a new commit on until the next question; None if only those find one."""
+
     def has_new_commit(self) -> bool:
         """Whether there was a commit since the last call; true on the first call."""
 
 
 class _FileWatcher:
     """Detects commits of all connections except its own, which must never write."""
+
+    bell: socket.socket | None = None
 
     def __init__(self, cursor: DBAPICursor) -> None:
         self._cursor = cursor
@@ -238,3 +253,22 @@ def watch_commits(engine: Engine) -> Iterator[CommitWatcher]:
     # same snapshot of the database.
     with closing(engine.raw_connection()) as connection:
         yield _FileWatcher(connection.cursor())
+
+
+@contextmanager
+def wait_for_commits(engine: Engine) -> Iterator[CommitWatcher]:
+    """Watch a database for a thread that sleeps on the watcher's socket, if there can be one.
+
+    On a file, it does not see the commits of its own thread, nor those that nobody announces: by
+    other programs, on other machines, or by a process that is killed right after its commit.
+    """
+    with ExitStack() as stack:
+        watcher: CommitWatcher | None = None
+        if not is_on_server(engine):
+            try:
+                watcher = stack.enter_context(
+                    closing(commit_signals.CommitMailbox(_signals(engine)))
+                )
+            except OSError as error:
+                log.warning("commits_not_announced", extra={"reason": str(error)})
+        yield watcher or stack.enter_context(watch_commits(engine))
