@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
-from studio.db.session import CommitWatcher, current_time, read_session, unit_of_work, watch_commits
+from studio.db.session import current_time, read_session, unit_of_work
 from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
@@ -52,13 +52,9 @@ from studio.worker.socket_services import InferenceService, SocketService
 from studio.worker.sweep_scheduler import SweepScheduler
 from studio.worker.tasks import TaskCommands, TaskScheduler
 from studio.worker.trackers import TrackerScheduler
+from studio.worker.waiting import TICK_SECONDS, Waiter, open_waiter
 
 log = logging.getLogger(__name__)
-
-TICK_SECONDS = 0.2
-POLL_SECONDS = 0.02
-"""How often commits by other processes are polled, so that a submitted run does not wait for a
-tick."""
 
 HEARTBEAT_SECONDS = 5.0
 TRASH_SECONDS = 3600.0
@@ -131,7 +127,7 @@ class WorkerLoop:
             tokenizer_service.socket_path(self.settings.home), tokenizer_service.MODULE
         )
         self.sampler.ensure_running(stop)
-        with watch_commits(self.engine) as changes:
+        with open_waiter(self.engine, stop) as waiter:
             while not stop.is_set():
                 with step("messages"):
                     sender.ensure_running(stop)
@@ -141,7 +137,7 @@ class WorkerLoop:
                     self._tick_inference()
                 self.tick()
                 with step("rest"):
-                    _wait_for_tick(stop, changes)
+                    self._rest(waiter, tokenizer)
                 if self.isolation.error("rest"):
                     stop.wait(TICK_SECONDS)
         for shut_down in (
@@ -155,6 +151,23 @@ class WorkerLoop:
             with step("leave"):
                 shut_down()
         log.info("worker_stopped", extra={"left_running": len(self.monitored)})
+
+    def _rest(self, waiter: Waiter, tokenizer: SocketService) -> None:
+        """Wait for the next tick: soon while something is going on, else as long as possible."""
+        inference = self.inference.service
+        parts = (self.scheduler, self.endpoints, self.pinned, tokenizer, inference)
+        is_busy = bool(
+            self.monitored
+            or self._unlaunched
+            or inference.is_running
+            or any(part.is_busy for part in parts)
+            or self.sweeper.has_continued
+            or self.isolation.failing_steps()
+            or self._reported
+        )
+        until = min(self._heartbeat_at + HEARTBEAT_SECONDS, self.tracking.check_at)
+        sources = (self.launcher.news, tokenizer.news, self.inference.news)
+        waiter.wait(sources, is_busy=is_busy, seconds=until - time.monotonic())
 
     def adopt(self, *, alone: bool = False) -> None:
         """Take over abandoned attempts: running, ended or only half launched.
@@ -473,14 +486,6 @@ class WorkerLoop:
             gpu=run.gpu,
             packages=run.recipe.packages,
         )
-
-
-def _wait_for_tick(stop: threading.Event, changes: CommitWatcher) -> None:
-    """Wait for the next tick, or for another process to commit something."""
-    changes.has_new_commit()  # Discard commits by this process.
-    until = time.monotonic() + TICK_SECONDS
-    while time.monotonic() < until and not stop.wait(POLL_SECONDS) and not changes.has_new_commit():
-        pass
 
 
 def _subject(run_id: int) -> str:

@@ -77,6 +77,18 @@ class SocketService:
         """Whether the process is running."""
         return self.child is not None and self.child.poll() is None
 
+    @property
+    def news(self) -> socket.socket | None:
+        """What is readable once there is something to do; None if that cannot be waited for."""
+        if self.is_running:
+            return self._lifeline
+        return None if self.is_busy else self._listener
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its process is about to exit, or a client must wait for the next start."""
+        return self.is_leaving if self.is_running else time.monotonic() < self._next_at
+
     def tick(self) -> None:
         """Start a process if a client is waiting; never blocks."""
         if self.has_clients():
@@ -298,6 +310,11 @@ class InferenceService:
     def slots(self) -> int:
         """How many slots it occupies that a run could use."""
         return loaded_model.SLOTS_USED * (self.service.is_running and not self.budget)
+
+    @property
+    def news(self) -> socket.socket | None:
+        """What is readable once a client has connected; its updates wait for a tick."""
+        return None if self.service.is_running else self.service.news
 
     @property
     def gpus(self) -> set[int | None]:

@@ -437,6 +437,11 @@ class TaskScheduler:
             )
         )
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a process is running."""
+        return bool(self.exports.monitored or self.tasks.monitored)
+
     def adopt(self) -> None:
         """Take over from an earlier worker, and clean up: this one is alone on its folder."""
         self.exports.adopt()

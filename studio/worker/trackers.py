@@ -20,13 +20,17 @@ class TrackerScheduler:
     engine: Engine
     settings: Settings
     isolation: FaultIsolation
+    check_at: float = float("inf")
+    """When to check for what an earlier tick has left out."""
     _checked_at: float = float("-inf")
 
     def tick(self) -> None:
         """Queue what is due."""
         if time.monotonic() - self._checked_at < CHECK_SECONDS:
+            self.check_at = self._checked_at + CHECK_SECONDS
             return
         self._checked_at, now = time.monotonic(), datetime.now(UTC)
+        self.check_at = float("inf")
         with self.isolation.step("trackers"):
             with read_session(self.engine) as db:
                 if not trackers.has_due(db, now):

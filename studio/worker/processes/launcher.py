@@ -5,6 +5,7 @@ and which is stored in the database, so that another worker can find the attempt
 """
 
 import resource
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -69,6 +70,12 @@ class LocalLauncher:
         """Maintain that preparation; called often, never blocks."""
         if self.prefork is not None:
             self.prefork.tick()
+
+    @property
+    def news(self) -> socket.socket | None:
+        """What is readable once that preparation needs maintenance, if it can be waited for."""
+        connection = self.prefork.connection if self.prefork is not None else None
+        return connection.socket if connection is not None else None
 
     def close(self) -> None:
         """Release it; attempts keep running."""

@@ -97,6 +97,12 @@ class EndpointProcesses:
     def gpus(self) -> set[int | None]:
         return {served.gpu for served in self.monitored.values()}
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a process is running, or is to be started again at some time."""
+        is_waiting = any(at > time.monotonic() for at in self._retry_at.values())
+        return bool(self.monitored) or is_waiting
+
     def adopt(self) -> None:
         """Take over the processes of an earlier worker, and end those that are not wanted."""
         with self.isolation.step("adopt", "endpoints"):

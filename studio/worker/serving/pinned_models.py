@@ -82,6 +82,13 @@ class PinnedModels:
     _releases: list[Call] = field(default_factory=list)
     _retry_at: dict[int, float] = field(default_factory=dict)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a model is loading, or is to be loaded again at some time."""
+        return bool(self._loads or self._releases) or any(
+            at > time.monotonic() for at in self._retry_at.values()
+        )
+
     def adopt(self) -> None:
         """Load again what an earlier worker kept loaded: the service ended with it."""
         with self.isolation.step("adopt", "pinned models"), unit_of_work(self.database) as db:
