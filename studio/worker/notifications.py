@@ -230,6 +230,10 @@ def _describe_status(status: int) -> DeliveryResult:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+"""The least time between two looks for what is due."""
+
+IDLE_SECONDS = 5.0
+"""The most; a look comes sooner when the worker has ticked."""
 
 
 class NotificationSender:
@@ -242,10 +246,12 @@ class NotificationSender:
         self._isolation = isolation or FaultIsolation()
         self._settings = settings
         self._thread: threading.Thread | None = None
+        self._ticked = threading.Event()
         self._last_error = ""
 
     def ensure_running(self, stop: threading.Event) -> None:
-        """Start the thread, or restart it if an error has ended it; the log has the traceback."""
+        """Have the thread look for what is due; start it, also again if an error has ended it."""
+        self._ticked.set()
         if self._thread is None or not self._thread.is_alive():
             # A daemon thread ends with the process; the next one retries what was not sent.
             self._thread = threading.Thread(
@@ -258,7 +264,9 @@ class NotificationSender:
             with self._isolation.step("messages", "outbox"):
                 while not stop.is_set() and self._send_next():
                     pass
-            stop.wait(POLL_SECONDS)
+            if not stop.wait(POLL_SECONDS):
+                self._ticked.wait(IDLE_SECONDS - POLL_SECONDS)
+                self._ticked.clear()
 
     def _send_next(self) -> bool:
         """Send the next notification with the current secrets; if they cannot be read, all wait."""

@@ -38,8 +38,8 @@ REPLY_SECONDS = 3.0
 MAX_AGE_SECONDS = 24 * 3600.0
 """Maximum age of a server: restarting it clears any leaks."""
 
-CHECK_SECONDS = 5.0
-"""How often to check whether installed packages have changed."""
+CHECK_SECONDS = 60.0
+"""How often to check whether installed packages have changed, besides before each start."""
 
 RETRY_SECONDS = (1.0, 10.0, 60.0, 600.0)
 """Delay before the next server after one failure, two, three, and more."""
