@@ -68,6 +68,10 @@ class Settings(BaseSettings):
     warm_launcher: bool = True
     """Whether to keep the training packages loaded so that runs start immediately. Linux only."""
 
+    warm_launcher_idle_seconds: float = Field(default=600, gt=0)
+    """How long they stay loaded after the last run, and after the process that shows tokens, which
+    the form of a new experiment starts, has ended. They come back with the next of either."""
+
     llama_quantize: Path | None = None
     """llama.cpp's program `llama-quantize`, which exports to GGUF in less than 8 bits need; by
     default, the one on PATH."""

@@ -133,6 +133,8 @@ class WorkerLoop:
                     sender.ensure_running(stop)
                 with step("desk"):
                     tokenizer.tick()
+                if tokenizer.is_running or self.monitored:
+                    self.launcher.want()
                 with step("speaker"):
                     self._tick_inference()
                 self.tick()

@@ -152,7 +152,7 @@ def list_failures(db: Session) -> list[str]:
     return [describe_failure(step) for worker in list_alive(db) for step in worker.failing]
 
 
-LauncherState = Literal["off", "loading", "ready", "broken"]
+LauncherState = Literal["off", "loading", "ready", "idle", "broken"]
 
 
 class LauncherStatus(BaseModel):
@@ -175,6 +175,8 @@ class LauncherStatus(BaseModel):
                 return f"ready, uses {self.memory_bytes / 10**6:.0f} MB"
             case "loading":
                 return "loading the training packages"
+            case "idle":
+                return "not loaded, comes back with the next run or its form"
             case "broken":
                 return f"not available. {self.why}"
             case "off":

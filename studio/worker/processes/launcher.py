@@ -66,6 +66,11 @@ class LocalLauncher:
         if self.prefork is not None:
             self.prefork.open()
 
+    def want(self) -> None:
+        """Note that an attempt may start soon; without that, the preparation ends at some time."""
+        if self.prefork is not None:
+            self.prefork.want()
+
     def tick(self) -> None:
         """Maintain that preparation; called often, never blocks."""
         if self.prefork is not None:

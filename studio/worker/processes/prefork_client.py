@@ -1,7 +1,8 @@
 """Start runs instantly: fork them from a server that has the training packages loaded.
 
 This is optional. While the server loads, after it died, when installed packages have changed, or
-where forking is not safe, runs are spawned: seconds slower, otherwise the same.
+where forking is not safe, runs are spawned: seconds slower, otherwise the same. Without a use it
+leaves, as it takes a few hundred MB, and comes back once somebody prepares or starts a run.
 """
 
 import json
@@ -43,6 +44,9 @@ CHECK_SECONDS = 60.0
 
 RETRY_SECONDS = (1.0, 10.0, 60.0, 600.0)
 """Delay before the next server after one failure, two, three, and more."""
+
+RETURN_SECONDS = 10.0
+"""When a server that left returns after a run had to be spawned: the run's start comes first."""
 
 _MESSAGE_BYTES = 2**16
 
@@ -108,6 +112,7 @@ class PreforkClient:
     failures: int = 0
     """How many servers in a row could not be used."""
     _is_enabled: bool = False
+    _wanted_at: float = 0.0
     _next_at: float = 0.0
     _check_at: float = 0.0
     _leaving: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -118,7 +123,16 @@ class PreforkClient:
         can_fork = sys.platform == "linux" and bool(detect().torch)
         self._is_enabled = self.settings.warm_launcher and can_fork
         self._write_status("off")
+        self.want()
         self.tick()
+
+    @property
+    def _is_idle(self) -> bool:
+        return time.monotonic() - self._wanted_at >= self.settings.warm_launcher_idle_seconds
+
+    def want(self) -> None:
+        """Keep the server, or bring it back: a run may start soon."""
+        self._wanted_at = time.monotonic()
 
     def start(
         self,
@@ -129,6 +143,9 @@ class PreforkClient:
         besides: Mapping[str, str] = MappingProxyType({}),
     ) -> Process:
         """Start the process that trains the run in a folder, in the fastest way available."""
+        if self.connection is None and self._is_idle:
+            self._next_at = time.monotonic() + RETURN_SECONDS
+        self.want()
         self._receive()
         self._restart_if_stale()
         if (
@@ -149,18 +166,26 @@ class PreforkClient:
         """Maintain the server; never blocks."""
         now = time.monotonic()
         self._receive()
-        if self.connection is None and self._is_enabled and now >= self._next_at:
+        if self._is_idle:
+            self._leave()
+        elif self.connection is None and self._is_enabled and now >= self._next_at:
             self._start_server()
         elif now >= self._check_at:
             self._check_at = now + CHECK_SECONDS
             self._restart_if_stale()
-            self._leaving = [child for child in self._leaving if child.poll() is None]
+        self._leaving = [child for child in self._leaving if child.poll() is None]
 
     def close(self) -> None:
         """Let the server exit; runs it has started continue."""
         self._is_enabled = False
         self._disconnect()
         self._write_status("off")
+
+    def _leave(self) -> None:
+        if self.connection is not None:
+            log.info("launcher_idle")
+            self._disconnect()
+            self._write_status("idle")
 
     def _start_server(self) -> None:
         client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -64,6 +64,11 @@ def launcher_of(launcher: PreforkClient) -> psutil.Process:
     return psutil.Process(launcher.connection.child.pid)
 
 
+def has_left(launcher: PreforkClient, process: psutil.Process) -> bool:
+    launcher.tick()
+    return not process.is_running()
+
+
 def ended(made: Process) -> bool:
     return not made.is_alive
 
@@ -225,12 +230,28 @@ def test_launcher_is_replaced_when_packages_change(launcher: PreforkClient) -> N
     launcher._check_at = time.monotonic()
     wait_until(lambda: is_ready(launcher))
 
-    def has_left() -> bool:
-        launcher.tick()
-        return not first.is_running()
-
     assert launcher_of(launcher) != first
-    wait_until(has_left)
+    wait_until(lambda: has_left(launcher, first))
+
+
+def test_unused_launcher_leaves_and_returns_when_wanted(
+    launcher: PreforkClient, model: Path, tmp_path: Path
+) -> None:
+    first = launcher_of(launcher)
+    launcher._wanted_at -= launcher.settings.warm_launcher_idle_seconds
+    wait_until(lambda: has_left(launcher, first))
+    status = board.read_launcher(launcher.settings)
+    run = tiny.write_run(tmp_path / "run", model)
+    spawned = launcher.start(run)
+    launcher.tick()
+    is_delayed = launcher.connection is None
+    wait_until(lambda: ended(spawned))
+    launcher._next_at = time.monotonic()
+    wait_until(lambda: is_ready(launcher))
+
+    assert (status.state, is_delayed, launcher_of(launcher) == first) == ("idle", True, False)
+    assert spawned.child is not None
+    assert board.read_launcher(launcher.settings).state == "ready"
 
 
 def test_launcher_has_one_thread_and_low_memory_use(shared: PreforkClient) -> None:
