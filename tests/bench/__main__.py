@@ -9,6 +9,7 @@ from tests.bench import (
     estimate_accuracy,
     evaluation,
     form_latency,
+    idle,
     journeys,
     large_file,
     load,
@@ -24,6 +25,7 @@ from tests.bench import (
 PARTS = (
     page_weight,
     form_latency,
+    idle,
     run_table,
     large_file,
     load,
