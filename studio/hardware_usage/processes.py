@@ -1,7 +1,8 @@
 """Which processes use the CPU: those of each run, those of the studio, and others.
 
 Reading all processes costs tens of microseconds for each, so `ProcessScanner` reads them rarely
-enough to use at most half a percent of a core, on a machine with thousands of them too.
+enough to use at most half a percent of a core, on a machine with thousands of them too; a tenth of
+a percent while nothing trains.
 """
 
 import os
@@ -15,6 +16,9 @@ import psutil
 MIN_SCAN_SECONDS = 4.0
 REST = 200
 """A scan that took a second of CPU time is repeated after this many seconds."""
+
+IDLE_REST = 1000
+"""While no run trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +141,21 @@ class ProcessScanner:
     _before_at: float = 0.0
     _due_at: float = float("-inf")
     _usage: ProcessUsage | None = None
+    _had_runs: bool = False
 
     def scan(self, run_pids: Mapping[int, int]) -> ProcessUsage | None:
         """Return the usage since the last scan, or the previous one if the next is not due."""
         began, cpu_before = time.monotonic(), time.thread_time()
-        if began < self._due_at:
+        is_first_run = bool(run_pids) and not self._had_runs
+        if began < self._due_at and not is_first_run:
             return self._usage
+        self._had_runs = bool(run_pids)
         after = list_processes()
         if self._before:
             seconds = began - self._before_at
             self._usage = compare_scans(self._before, after, seconds, run_pids, self.own_roots)
         self._before, self._before_at = after, began
         took = time.thread_time() - cpu_before
-        self._due_at = began + max(MIN_SCAN_SECONDS if self._usage else 0.0, REST * took)
+        rest = (REST if run_pids or not self._usage else IDLE_REST) * took
+        self._due_at = began + max(MIN_SCAN_SECONDS if self._usage else 0.0, rest)
         return self._usage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from studio.hardware_usage.gpu_sensors import GpuSensors
-from studio.hardware_usage.processes import ProcessInfo, compare_scans
+from studio.hardware_usage.processes import ProcessInfo, ProcessScanner, compare_scans
 from studio.hardware_usage.sampler import RunProcess, Sampler
 from tests.support.waiting import wait_until
 
@@ -84,3 +84,16 @@ def test_sampler_measures_this_machine_and_the_process_of_a_run(
     assert 0 < usage.disk_free_bytes < usage.disk_total_bytes
     assert 0 < usage.cores <= (os.cpu_count() or 1)
     assert usage.others_cpu is not None
+
+
+def test_first_run_is_scanned_at_once(busy: subprocess.Popen[bytes]) -> None:
+    scanner = ProcessScanner()
+    scanner.scan({})
+    scanner._due_at = float("inf")
+
+    without_run = scanner.scan({})
+    with_run = scanner.scan({busy.pid: 3})
+
+    assert without_run is None
+    assert with_run is not None
+    assert with_run.run_memory[3] > 0
