@@ -458,6 +458,14 @@ class TaskScheduler:
 
     def start_waiting(self, has_slot: Callable[[], int], gpu: Callable[[], int | None]) -> None:
         """Start what there is room for. Runs come first: only what no run waits for is used."""
+        is_waiting = False
+        with self.isolation.step("start", "tasks"), read_session(self.tasks.engine) as db:
+            is_waiting = any(
+                tasks.list_waiting(db, processes.kind.table)
+                for processes in (self.exports, self.tasks)
+            )
+        if not is_waiting:
+            return
         for processes in (self.exports, self.tasks):
             with self.isolation.step("start", f"{processes.noun}s on a device"):
                 while has_slot() and processes.take_next(gpu(), on_device=True):
