@@ -1,5 +1,6 @@
 """`studio serve`: start the web process with its worker, and shut both down."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -7,8 +8,9 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 
 import typer
@@ -118,10 +120,21 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ending: Shutdown) -> None:
         super().__init__(config)
         self._ending = ending
+        self._report_signal: Callable[[], object] = lambda: None
+
+    async def main_loop(self) -> None:
+        """Wait for a signal; uvicorn asks for one ten times a second, which costs as much again."""
+        loop, signalled = asyncio.get_running_loop(), asyncio.Event()
+        self._report_signal = partial(loop.call_soon_threadsafe, signalled.set)
+        while not await self.on_tick(0):  # It also sets the header with the date, by the second.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await signalled.wait()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._ending.begin()
         super().handle_exit(sig, frame)
+        self._report_signal()
 
 
 def open_listener(address: Address) -> socket.socket:
