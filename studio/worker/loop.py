@@ -137,7 +137,7 @@ class WorkerLoop:
                     self.launcher.want()
                 with step("speaker"):
                     self._tick_inference()
-                self.tick()
+                self.tick(is_idle=not waiter.is_due)
                 with step("rest"):
                     self._rest(waiter, tokenizer)
                 if self.isolation.error("rest"):
@@ -156,20 +156,14 @@ class WorkerLoop:
 
     def _rest(self, waiter: Waiter, tokenizer: SocketService) -> None:
         """Wait for the next tick: soon while something is going on, else as long as possible."""
-        inference = self.inference.service
-        parts = (self.scheduler, self.endpoints, self.pinned, tokenizer, inference)
-        is_busy = bool(
-            self.monitored
-            or self._unlaunched
-            or inference.is_running
-            or any(part.is_busy for part in parts)
-            or self.sweeper.has_continued
-            or self.isolation.failing_steps()
-            or self._reported
+        parts = (self.scheduler, self.endpoints, self.pinned, self.sweeper, self.inference)
+        states = (self.monitored, self._unlaunched, self._reported, self.isolation.failing_steps())
+        waiter.wait(
+            (self.launcher.news, tokenizer.news, self.inference.news),
+            is_busy=any(states) or any(part.is_busy for part in (*parts, tokenizer)),
+            until=self._heartbeat_at + HEARTBEAT_SECONDS,
+            due_at=self.tracking.check_at,
         )
-        until = min(self._heartbeat_at + HEARTBEAT_SECONDS, self.tracking.check_at)
-        sources = (self.launcher.news, tokenizer.news, self.inference.news)
-        waiter.wait(sources, is_busy=is_busy, seconds=until - time.monotonic())
 
     def adopt(self, *, alone: bool = False) -> None:
         """Take over abandoned attempts: running, ended or only half launched.
@@ -210,16 +204,18 @@ class WorkerLoop:
             self.monitored[run_id] = attempt
             log.info("run_adopted", extra={"run_id": run_id, "handle": run.handle})
 
-    def tick(self, *, takes: bool = True) -> None:
+    def tick(self, *, takes: bool = True, is_idle: bool = False) -> None:
         """Do all work that is due; an error in one step does not prevent the others."""
         step = self.isolation.step
         if self._is_heartbeat_due():
             self._heartbeat()
+        with step("launcher"):
+            self.launcher.tick()
+        if is_idle:
+            return
         for run_id in list(self._unlaunched):
             with step("fail", _subject(run_id)):
                 self._fail_unlaunched(run_id)
-        with step("launcher"):
-            self.launcher.tick()
         for run_id, attempt in list(self.monitored.items()):
             self._monitor(run_id, attempt)
         self.scheduler.follow()

@@ -312,6 +312,10 @@ class InferenceService:
         return loaded_model.SLOTS_USED * (self.service.is_running and not self.budget)
 
     @property
+    def is_busy(self) -> bool:
+        return self.service.is_running or self.service.is_busy
+
+    @property
     def news(self) -> socket.socket | None:
         """What is readable once a client has connected; its updates wait for a tick."""
         return None if self.service.is_running else self.service.news

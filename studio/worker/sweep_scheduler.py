@@ -26,13 +26,13 @@ class SweepScheduler:
     folder: Path
     """The folder of Optuna's journals."""
     isolation: FaultIsolation = field(default_factory=FaultIsolation)
-    has_continued: bool = False
+    is_busy: bool = False
     """Whether the last tick has continued a sweep, whose runs wait for the next tick."""
     _last_states: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
     def tick(self) -> None:
         """Process each sweep that has changed."""
-        self.has_continued = False
+        self.is_busy = False
         with self.isolation.step("sweeps"):
             with read_session(self.engine) as db:
                 running = [
@@ -40,7 +40,7 @@ class SweepScheduler:
                 ]
             for sweep, state in running:
                 if self._last_states.get(sweep.id or 0) != state:
-                    self.has_continued = True
+                    self.is_busy = True
                     self._process_sweep(sweep, state)
 
     def _process_sweep(self, sweep: Sweep, state: tuple[object, ...]) -> None:

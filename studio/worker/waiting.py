@@ -17,6 +17,9 @@ TICK_SECONDS = 0.2
 SETTLE_SECONDS = 2.0
 """How long that goes on after the last has ended, which may leave work behind."""
 
+LOOK_SECONDS = 30.0
+"""How often to look for work that nothing has announced."""
+
 POLL_SECONDS = 0.02
 """The least time between ticks, however much is committed; and how often commits are polled where
 nothing announces them, so that a submitted run does not wait for a tick."""
@@ -34,31 +37,42 @@ class Waiter:
         """Readable once `stop` is set."""
         self._woken_at = float("-inf")
         self._settled_at = float("-inf")
+        self._looked_at = time.monotonic()
+        self.is_due = True
         changes.has_new_commit()  # The first tick looks at everything.
 
     def wait(
-        self, sources: Iterable[socket.socket | None], *, is_busy: bool, seconds: float
-    ) -> bool:
-        """Wait for a commit, a readable source or a stop, at most `seconds`; less if busy.
+        self,
+        sources: Iterable[socket.socket | None],
+        *,
+        is_busy: bool,
+        until: float,
+        due_at: float = float("inf"),
+    ) -> None:
+        """Wait for a commit, a readable source or a stop, at most `until`; less if busy.
 
-        Return whether another process has committed. A commit since the last wait ends this one.
+        A commit since the last wait ends this one. Afterwards, `is_due` says whether there may be
+        something to do: not if merely time has passed, before `due_at`, and nothing was going on.
         """
+        self.is_due = True
         if is_busy:
             self._settled_at = time.monotonic() + SETTLE_SECONDS
         is_settled = time.monotonic() >= self._settled_at
-        if not is_settled and self._changes.bell is None:
-            self._changes.has_new_commit()  # Discard commits by this process.
-        wait = seconds if is_settled else min(seconds, TICK_SECONDS)
-        if not self._stop.wait(max(0.0, self._woken_at + POLL_SECONDS - time.monotonic())):
-            is_new = self._sleep([one for one in sources if one is not None], wait)
-        else:
-            is_new = False
+        if not is_settled:
+            until = min(until, time.monotonic() + TICK_SECONDS)
+            if self._changes.bell is None:
+                self._changes.has_new_commit()  # Discard commits by this process.
+        if self._stop.wait(max(0.0, self._woken_at + POLL_SECONDS - time.monotonic())):
+            return
+        due_at = min(due_at, self._looked_at + LOOK_SECONDS)
+        is_woken = self._sleep([one for one in sources if one is not None], min(until, due_at))
         self._woken_at = time.monotonic()
-        return is_new
+        self.is_due = is_woken or not is_settled or self._woken_at >= due_at
+        if self.is_due:
+            self._looked_at = self._woken_at
 
-    def _sleep(self, sources: list[socket.socket], seconds: float) -> bool:
+    def _sleep(self, sources: list[socket.socket], until: float) -> bool:
         bell = self._changes.bell
-        until = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             for source in (self._stopped, *([bell] if bell else []), *sources):
                 selector.register(source, selectors.EVENT_READ)
@@ -66,7 +80,7 @@ class Waiter:
                 ready = selector.select(left if bell else min(left, POLL_SECONDS))
                 is_new = self._changes.has_new_commit()
                 if is_new or any(key.fileobj is not bell for key, _ in ready):
-                    return is_new
+                    return True
         return self._changes.has_new_commit()
 
 

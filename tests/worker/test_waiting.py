@@ -19,12 +19,14 @@ from studio.db.tables import Worker
 from studio.services.runs import runs
 from studio.settings import Settings
 from studio.worker import loop as worker_loop
+from studio.worker import waiting
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes.launcher import LocalLauncher
 from studio.worker.waiting import SETTLE_SECONDS, Waiter, open_waiter
 from tests.support.waiting import wait_until
 
-LONG = 60.0
+LONG = 25.0
+"""Less than the time after which the worker looks without news."""
 FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 
 SUBMITTER = """
@@ -47,7 +49,7 @@ def stop() -> Iterator[threading.Event]:
 @pytest.fixture
 def waiter(engine: Engine, stop: threading.Event) -> Iterator[Waiter]:
     with open_waiter(engine, stop) as waiter:
-        waiter.wait((), is_busy=False, seconds=0)  # On a server, listening begins with news.
+        waiter.wait((), is_busy=False, until=0)  # On a server, listening begins with news.
         yield waiter
 
 
@@ -67,9 +69,14 @@ def soon(act: Callable[[], object]) -> Iterator[None]:
         timer.join()
 
 
-def seconds_of(waiter: Waiter, *, seconds: float = LONG, **given: object) -> float:
+def seconds_of(
+    waiter: Waiter,
+    *sources: socket.socket | None,
+    seconds: float = LONG,
+    is_busy: bool = False,
+) -> float:
     began = time.monotonic()
-    waiter.wait(given.get("sources", ()), is_busy=bool(given.get("is_busy")), seconds=seconds)  # type: ignore[arg-type] # as given
+    waiter.wait(sources, is_busy=is_busy, until=began + seconds)
     return time.monotonic() - began
 
 
@@ -90,9 +97,27 @@ def test_stop_and_clients_end_the_wait(waiter: Waiter, stop: threading.Event) ->
     with ours, theirs:
         theirs.send(b"1")
 
-        assert seconds_of(waiter, sources=(None, ours)) < LONG
+        assert seconds_of(waiter, None, ours) < LONG
     with soon(stop.set):
         assert seconds_of(waiter) < LONG
+
+
+def test_mere_time_is_nothing_to_do(
+    engine: Engine, waiter: Waiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_on_server(engine):
+        wait_until(lambda: seconds_of(waiter, seconds=1) >= 1)  # It began to listen, which is news.
+    seconds_of(waiter, seconds=0)
+    found = [waiter.is_due]
+    with soon(lambda: write(engine)):
+        seconds_of(waiter)
+    found.append(waiter.is_due)
+    waiter.wait((), is_busy=False, until=time.monotonic() + LONG, due_at=time.monotonic())
+    found.append(waiter.is_due)
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.1)
+    seconds_of(waiter)
+
+    assert (found, waiter.is_due) == ([False, True, True], True)
 
 
 def test_ticks_stay_frequent_for_a_while_after_work(waiter: Waiter) -> None:
