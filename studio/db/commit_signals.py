@@ -1,6 +1,6 @@
 """Wake the processes of one machine when another one commits to the database file.
 
-Whoever waits owns a datagram socket in a folder of the home, and whoever has committed sends a few
+A waiting process owns a datagram socket in a folder of the home; one that has committed sends a few
 bytes to each. Nothing depends on it: a message that is lost only means that the commit is found at
 the next look. Messages stay in the socket until they are read, so a commit between a look and the
 wait ends the wait at once.
@@ -54,7 +54,7 @@ def announce_commits(engine: Engine, folder: Path) -> None:
 
 def announce(folder: Path) -> None:
     """Tell all who wait that there was a commit; never blocks, never fails."""
-    with suppress(OSError):  # Most often nobody has ever waited.
+    with suppress(OSError):  # Most often no process has ever waited.
         paths = list(folder.iterdir())
         if paths:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -64,7 +64,7 @@ def announce(folder: Path) -> None:
 
 
 def _send(sender: socket.socket, path: Path) -> bool:
-    """Send a message. Return false if nobody owns the socket any more."""
+    """Send a message. Return false if no process owns the socket any more."""
     try:
         with unix_sockets.socket_address(path) as address:
             sender.sendto(_identity(), address)

@@ -40,7 +40,7 @@ MAX_AGE_SECONDS = 24 * 3600.0
 """Maximum age of a server: restarting it clears any leaks."""
 
 CHECK_SECONDS = 60.0
-"""How often to check whether installed packages have changed, besides before each start."""
+"""How often to check whether installed packages have changed, apart from before each start."""
 
 RETRY_SECONDS = (1.0, 10.0, 60.0, 600.0)
 """Delay before the next server after one failure, two, three, and more."""
