@@ -259,7 +259,7 @@ def watch_commits(engine: Engine) -> Iterator[CommitWatcher]:
 def wait_for_commits(engine: Engine) -> Iterator[CommitWatcher]:
     """Watch a database for a thread that sleeps on the watcher's socket, if there can be one.
 
-    On a file, it does not see the commits of its own thread, nor those that nobody announces: by
+    On a file, it does not see the commits of its own thread, nor those that are not announced: by
     other programs, on other machines, or by a process that is killed right after its commit.
     """
     with ExitStack() as stack:
