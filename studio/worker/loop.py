@@ -63,6 +63,9 @@ TRASH_SECONDS = 3600.0
 REPORT_SECONDS = 1.0
 """How soon a change in the failing steps is reported; rarely enough to write each time."""
 
+MAX_STARTS = 16
+"""How many runs start in one tick at most, so that those that train are not left alone for long."""
+
 MAX_KILL_TICKS = 25
 """Ticks after which the slot of a killed run is freed, whatever its process does."""
 
@@ -225,8 +228,8 @@ class WorkerLoop:
             self.inference.status.tick(self.engine, self.name)
         if takes:
             with step("start"):
-                while self._take_next():
-                    pass
+                if all(self._take_next() for _ in range(MAX_STARTS)):
+                    return  # More may wait, and they come before everything below.
             self.tracking.tick()
             self.scheduler.start_waiting(self._free_slots, self._free_gpu)
             with step("endpoints"):
