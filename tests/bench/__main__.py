@@ -4,6 +4,7 @@ import sys
 
 from studio.hardware import detect
 from tests.bench import (
+    cluster,
     compare,
     concurrent_clients,
     estimate_accuracy,
@@ -30,6 +31,7 @@ PARTS = (
     large_file,
     load,
     postgres,
+    cluster,
     concurrent_clients,
     compare,
     startup,
