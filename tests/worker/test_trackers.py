@@ -47,6 +47,14 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     yield begin
     for loop in loops:
         stop_processes(loop)
+        end_runs(loop.launcher)
+
+
+def end_runs(launcher: LocalLauncher) -> None:
+    """End the processes of runs: one that has told its end may not be gone yet."""
+    for handle in launcher._children:
+        launcher.kill(handle)
+    wait_until(lambda: all(launcher.poll(handle) for handle in launcher._children))
 
 
 def status(loop: WorkerLoop, run_id: int = 1) -> TrackerStatus | None:
