@@ -116,7 +116,7 @@ def test_no_commit_is_lost_between_a_look_and_the_wait(
     writer.join()
 
 
-def test_full_mailbox_blocks_nobody(engine: Engine, changes: CommitWatcher) -> None:
+def test_full_mailbox_blocks_no_writer(engine: Engine, changes: CommitWatcher) -> None:
     for number in range(COMMITS):
         in_thread(engine, f"w{number}")
 
@@ -132,7 +132,7 @@ def test_killed_waiter_is_ignored_and_removed(engine: Engine, settings: Settings
         sleeper.stdout.readline()
         left = list(folder.iterdir())
         sleeper.send_signal(signal.SIGKILL)
-    write(engine, "to nobody")
+    write(engine, "without a reader")
     with wait_for_commits(engine) as changes:
         changes.has_new_commit()
         in_thread(engine, "to the next")
