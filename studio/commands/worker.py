@@ -8,11 +8,13 @@ from contextlib import contextmanager, suppress
 
 from studio import logs
 from studio.commands import login_link
+from studio.db.session import unit_of_work
 from studio.errors import StudioError
 from studio.processes import parent_death
 from studio.redaction import redact
 from studio.services.accounts import secrets
 from studio.services.operations import home
+from studio.services.runs import attempts
 from studio.services.storage import locks
 from studio.settings import Settings
 from studio.worker.fault_isolation import catch_errors
@@ -37,6 +39,8 @@ def run_worker(lifeline: int | None) -> None:
         secrets.register_for_redaction(engine, settings)
         patience = 0.0 if lifeline is None else LOCK_WAIT_SECONDS
         with locks.single_process(settings.home, "worker", "the queue", patience_seconds=patience):
+            with unit_of_work(engine) as db:
+                attempts.renew_remote_leases(db)
             WorkerLoop.local(engine, settings).run(stop)
 
 

@@ -190,8 +190,8 @@ class WorkerLoop:
         with unit_of_work(self.engine) as db:
             abandoned = attempts.list_abandoned(db, self.name, alone=alone)
             run = next((candidate for candidate in abandoned if _id(candidate) == run_id), None)
-            if run is None:
-                return  # Another worker was faster.
+            if run is None or attempts.close_silent(db, run):
+                return  # Another worker was faster; or it is on a machine of its own.
             owner, spec = attempts.take_over(db, run, self.name), self._spec(run)
             attempt = MonitoredAttempt(owner, run.handle, spec.folder, run.gpu)
             with catch_errors() as errors:

@@ -35,6 +35,7 @@ from studio.protocols.events import (
     Started,
     Stopped,
 )
+from studio.protocols.remote_worker import NAME_PREFIX, is_remote
 from studio.recipe.dotted_keys import merge
 from studio.services.hardware import gpu_health
 from studio.services.metrics import metric_store, metric_summaries
@@ -131,6 +132,9 @@ def _smaller_recipe(run: Run) -> AnyRecipe | None:
 LEASE = timedelta(seconds=30)
 """How long a worker may be silent before another one takes over its runs."""
 
+REMOTE_LEASE = timedelta(minutes=2)
+"""The same for a worker on another machine, whose network may fail for a while."""
+
 LOST = "lost"
 _CHECKPOINT_ALARMS = frozenset({"not_saved", "broken_checkpoint"})
 """Alarms about checkpoints."""
@@ -170,12 +174,35 @@ def extend_leases(db: Session, worker: str, lease: timedelta = LEASE) -> None:
 
 
 def list_abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
-    """Return other workers' live runs whose lease has expired, or all of them if `alone`."""
+    """Return other workers' live runs whose lease has expired.
+
+    If `alone`, the worker is the only one on its machine: it returns all of this machine, and none
+    of other machines, whose workers may not have heard yet that the studio is back.
+    """
     query = select(Run).where(col(Run.status).in_(LIVE), Run.worker != worker)
-    if not alone:
+    if alone:
+        query = query.where(~col(Run.worker).startswith(NAME_PREFIX))
+    else:
         lease_over = col(Run.lease_until) < current_time(db)
         query = query.where(col(Run.lease_until).is_(None) | lease_over)
     return db.exec(query.order_by(col(Run.id))).all()
+
+
+def renew_remote_leases(db: Session) -> None:
+    """Give workers on other machines a new lease, because the studio itself was away."""
+    remote = (col(Run.status).in_(LIVE), col(Run.worker).startswith(NAME_PREFIX))
+    db.exec(update(Run).where(*remote).values(lease_until=lease_end(db, REMOTE_LEASE)))
+
+
+def close_silent(db: Session, run: Run) -> bool:
+    """Close an attempt whose worker is on another machine and silent: it cannot be adopted.
+
+    Return False for a worker of this machine.
+    """
+    if not is_remote(run.worker):
+        return False
+    close_exited(db, run, ProcessExit(silent=True))
+    return True
 
 
 def take_over(db: Session, run: Run, worker: str, lease: timedelta = LEASE) -> AttemptOwner:

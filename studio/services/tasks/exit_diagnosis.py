@@ -19,6 +19,8 @@ class ProcessExit:
     hung: bool = False
     """Whether the worker ended it because it had reported nothing for too long."""
     rebooted: bool = False
+    silent: bool = False
+    """Whether its worker, on another machine, has sent nothing for too long."""
     disk_full: bool = False
     """Whether the disk that holds its folder is full."""
     last_line: str = ""
@@ -47,6 +49,7 @@ def diagnose(process_exit: ProcessExit, work: str, where: str = "") -> ExitCause
     """
     exact_causes = (
         (process_exit.rebooted, _REBOOT),
+        (process_exit.silent, _SILENT),
         (process_exit.hung, _HUNG),
         (process_exit.exit_code == DISK_FULL_EXIT_CODE, _NO_ROOM),
     )
@@ -122,6 +125,12 @@ _REBOOT = ExitCause(
     code="lost_worker",
     message="The machine was restarted while the run was training.",
     hint="Retry: it resumes from its newest checkpoint.",
+    is_transient=True,
+)
+_SILENT = ExitCause(
+    code="lost_worker",
+    message="The worker that trained the run on another machine stopped responding.",
+    hint="Check that machine and its network. Retry: it resumes from its newest checkpoint.",
     is_transient=True,
 )
 _HUNG = ExitCause(

@@ -23,6 +23,7 @@ from studio.db.tables import FailingStep, Worker
 from studio.db.tasks import LoadedModel, Task
 from studio.hardware import Hardware, detect
 from studio.processes.start_time import process_start_time
+from studio.protocols.remote_worker import is_remote
 from studio.services.tasks import exit_diagnosis, tasks
 from studio.settings import Settings
 
@@ -90,12 +91,21 @@ def list_alive(db: Session) -> Sequence[Worker]:
 
 
 def connected_hardware(db: Session) -> Hardware | None:
-    """Return the hardware of the worker with the newest heartbeat; None without a worker."""
-    newest = max(list_alive(db), key=lambda worker: worker.beat_at, default=None)
-    if newest is None or newest.hardware is None:
-        return None
+    """Return the hardware of the best machine with a worker; None without a worker.
+
+    Machines with GPUs come first, then the studio's own; of these, that of the newest heartbeat.
+    """
+    known = [
+        (hardware.device == "cuda", not is_remote(worker.name), worker.beat_at, hardware)
+        for worker in list_alive(db)
+        if (hardware := _parse_hardware(worker))
+    ]
+    return max(known, key=lambda one: one[:3])[3] if known else None
+
+
+def _parse_hardware(worker: Worker) -> Hardware | None:
     try:
-        return HARDWARE_ADAPTER.validate_python(newest.hardware)
+        return HARDWARE_ADAPTER.validate_python(worker.hardware) if worker.hardware else None
     except ValidationError:
         return None  # A worker of another version describes its hardware in different fields.
 
