@@ -13,6 +13,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import studio
 from studio.services.accounts.oidc import PendingSignIns
+from studio.services.remote.run_files import InputIndex
 from studio.services.runs.start_checks import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
@@ -34,7 +35,7 @@ from studio.web.api.runs import (
     runs,
     trackers,
 )
-from studio.web.api.system import hardware, system
+from studio.web.api.system import hardware, remote_workers, system
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
 from studio.web.chat import answer_stream, chat_page, token_scores, try_it
@@ -154,6 +155,7 @@ API = (
     experiments.studies_router,
     sweeps.router,
     runs.queue_router,
+    remote_workers.router,
     system.notifications_router,
     system.metrics_router,
     accounts.tokens_router,
@@ -211,6 +213,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.pending = PendingSignIns()
     app.state.viewers = StreamLimiter()
     app.state.hub_answers = HubAccessCache()
+    app.state.run_files = InputIndex()
     app.state.look_again_seconds = RECHECK_SECONDS
     errors.install_handlers(app)
     # Do not use include_router(): it analyses each route again, which costs 0.2 s at the first
