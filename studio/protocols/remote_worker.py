@@ -37,6 +37,9 @@ RUN_ROOT = "run"
 FENCED = "fenced"
 """The code of the error that an attempt belongs to another worker, or has ended."""
 
+BUSY = "busy"
+"""The code of the error that an earlier request still writes to the file."""
+
 Stream = Literal["events", "log"]
 """A file of the run that grows while it trains."""
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 from studio import files
 from studio.errors import ConflictError, DiskFullError, InvalidError, TooLargeError
 from studio.protocols.remote_worker import (
+    BUSY,
     FolderAnswer,
     FolderRequest,
     MissingFile,
@@ -31,6 +32,12 @@ _PREFIX = ".incoming-"
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _SPARE_BYTES = 64 * 2**20
 """What a folder must leave free on the disk."""
+
+
+class BusyError(ConflictError):
+    """An earlier request still writes to the file."""
+
+    code = BUSY
 
 
 def incoming(folder: RunDir, attempt: int) -> Path:
@@ -94,7 +101,7 @@ def append(arrived_dir: Path, sha256: str, offset: int, size: int, data: bytes) 
     Bytes that are not the next ones are dropped, as is a file that does not have its hash.
 
     Raises:
-        ConflictError: another request is writing to it.
+        BusyError: another request is writing to it.
         DiskFullError: the disk is full.
         TooLargeError: there are more bytes than its size.
 
@@ -170,4 +177,4 @@ def _lock(file: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ConflictError("Another part is being written.", hint="Try again.") from error
+        raise BusyError("Another part is being written.", hint="Try again.") from error

@@ -1,6 +1,6 @@
 """REST routes for workers on other machines: they claim runs, get files and send what is trained.
 
-`studio worker --studio URL` calls them; nobody else has to. See `studio.protocols.remote_worker`.
+Only `studio worker --studio URL` has to call them. See `studio.protocols.remote_worker`.
 """
 
 import time
