@@ -86,13 +86,24 @@ def link() -> None:
 @app.command()
 def worker(
     lifeline: Annotated[int | None, typer.Option(hidden=True, help="An open socket.")] = None,
+    of: Annotated[
+        str,
+        typer.Option(
+            "--studio",
+            metavar="URL",
+            help="Work for a studio on another machine; STUDIO_TOKEN is your token there.",
+        ),
+    ] = "",
 ) -> None:
     """Run the queue until stopped; runs that are training continue without it."""
     gc.disable()  # as above
     from studio.commands import worker  # noqa: PLC0415 -- heavy import
 
     gc.enable()
-    worker.run_worker(lifeline)
+    if of:
+        worker.run_remote_worker(of)
+    else:
+        worker.run_worker(lifeline)
 
 
 @app.command()
