@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.faults]
 FAKE = str(Path(__file__).parents[1] / "fakes" / "remote_runner.py")
 STEPS = [1, 2, 3, 4, 5, 6]
 MINUTES_AHEAD = 5
-PATIENCE_SECONDS = 45
+PATIENCE_SECONDS = 120
 
 
 @dataclass(slots=True)
@@ -286,7 +286,7 @@ def test_paused_run_resumes_from_its_checkpoint_on_another_machine(world: World)
     with unit_of_work(world.engine) as db:
         run_commands.pause(db, number)
     world.wait_for(RunStatus.PAUSED, number)
-    wait_until(lambda: not first.run_dir().exists())
+    wait_until(lambda: not first.run_dir().exists(), seconds=PATIENCE_SECONDS)
     first.stop()
     world.elsewhere("succeed", name="third")
 

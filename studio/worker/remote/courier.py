@@ -67,6 +67,7 @@ class Courier:
     _events_offset: int | None = None
     """How much of the events the studio has; None until it was asked."""
     _log_offset: int | None = None
+    _backoff: Backoff = field(default_factory=Backoff)
     _sent_versions: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,15 +76,15 @@ class Courier:
 
     def run(self) -> None:
         """Work until the studio has heard of the attempt's end, or the worker stops."""
-        backoff, attempt = Backoff(), self.attempt
+        attempt = self.attempt
         while not (self.stop.is_set() or attempt.is_over or attempt.is_fenced):
             with catch_errors() as errors:
                 self._advance()
-                backoff.reset()
+                self._backoff.reset()
             for error in errors:
                 self._note(error)
                 if not attempt.is_fenced:
-                    backoff.wait(self.stop)
+                    self._backoff.wait(self.stop)
             if not errors and not attempt.is_over:
                 attempt.wake.wait(IDLE_SECONDS)
 
@@ -198,6 +199,7 @@ class Courier:
             file.seek(start)
             data = file.read(min(end - start, CHUNK_BYTES))
         answer = self.connection.append(self.attempt.ref, name, before + start, data)
+        self._backoff.reset()
         return max(0, answer.offset - before)
 
     def _send_files(self, event: Event) -> None:
@@ -252,6 +254,7 @@ class Courier:
                 file.seek(offset)
                 part = FilePart(offset, size, file.read(CHUNK_BYTES))
                 answer = self.connection.upload(self.attempt.ref, missing.sha256, part)
+                self._backoff.reset()  # Much can arrive while every second call fails.
                 if answer.is_whole:
                     return
                 if not part.data or (not answer.offset and offset + len(part.data) == size):
