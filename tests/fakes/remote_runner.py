@@ -91,6 +91,7 @@ class Part:
                 self.save()
         self.run.artifacts.mkdir(exist_ok=True)
         (self.run.artifacts / "README.md").write_text("# A card\n", encoding="utf-8")
+        (self.run.artifacts / "attempt").write_text(str(job.attempt), encoding="ascii")
         (self.run.artifacts / "weights.bin").write_bytes(b"w" * 2_500_000)
         self.say(Finished(metrics={"loss": 2.4}))
         return 0
