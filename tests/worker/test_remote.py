@@ -190,6 +190,7 @@ class World:
 
 ALL_FILES = {
     "artifacts/README.md": b"# A card\n",
+    "artifacts/attempt": b"1",
     "artifacts/weights.bin": b"w" * 2_500_000,
     **{f"checkpoints/checkpoint-{step}/weights": bytes([step]) * 300_000 for step in (2, 4, 6)},
 }
