@@ -44,8 +44,8 @@ def measure() -> Iterator[Measurement]:
         model = tiny.write_model(Path(folder) / "model", CONFIG)
         requests = [_request(model, number) for number in range(ASKERS)]
         ratios = yield from _compare(settings, requests, "one after another", _in_turn)
-        yield Measurement("at once against one after another", statistics.median(ratios), "times")
-        yield Measurement("at once against one after another, least", min(ratios), "times")
+        yield Measurement("at once against one after another", statistics.median(ratios), "x")
+        yield Measurement("at once against one after another, least", min(ratios), "x")
 
         adapters = ["", *(_write_adapter(model, rank) for rank in RANKS)]
         requests = [
@@ -53,8 +53,8 @@ def measure() -> Iterator[Measurement]:
             for number, request in enumerate(requests)
         ]
         ratios = yield from _compare(settings, requests, "adapter after adapter", _in_groups)
-        yield Measurement("adapters at once against in turn", statistics.median(ratios), "times")
-        yield Measurement("adapters at once against in turn, least", min(ratios), "times")
+        yield Measurement("adapters at once against in turn", statistics.median(ratios), "x")
+        yield Measurement("adapters at once against in turn, least", min(ratios), "x")
 
 
 Way = Callable[[Settings, Sequence[GenerationRequest]], Awaitable[float]]
