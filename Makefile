@@ -23,7 +23,7 @@ MEMORY := $(shell test -w /dev/shm && df -k /dev/shm | awk 'END { if ($$4 > 4000
   print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix e2e slow faults test-postgres gpu image bench lighthouse audit sbom shots \
+.PHONY: help run test test-all check fix e2e slow faults test-postgres gpu image bench bench-peers lighthouse audit sbom shots \
   pictures recording docs site words starter db hooks clean
 
 help:
@@ -73,6 +73,9 @@ image: $(DEV) ## build the Docker image without Docker, and train in it; needs r
 
 bench: $(DEV) browser ## run the benchmarks and check their budgets
 	$(BIN)/python -m tests.bench
+
+bench-peers: $(DEV) ## train beside LLaMA-Factory and a bare TRL script, each in an environment of its own
+	$(BIN)/python -m tests.bench peers
 
 lighthouse: $(DEV) browser ## run Lighthouse on every page, and fetch it and its Node if needed
 	$(BIN)/python -m tests.bench.lighthouse

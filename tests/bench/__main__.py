@@ -23,6 +23,7 @@ from tests.bench import (
     load,
     page,
     page_weight,
+    peers,
     postgres,
     record,
     run_start,
@@ -53,9 +54,12 @@ PARTS = (
     estimate_accuracy,
 )
 
+ASKED = (peers,)
+"""Parts that run only when they are named: they install other tools first."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    known = {_name(part): part for part in PARTS}
+    known = {_name(part): part for part in (*PARTS, *ASKED)}
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(known))
     names = parser.parse_args(arguments).parts or [_name(part) for part in PARTS]

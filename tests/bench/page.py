@@ -22,8 +22,9 @@ RATIO = "x"
 _HEAD = """# Benchmarks
 
 `make bench` measures these figures, each beside what it is compared with, on the machine named
-above its table. `bench/` has the figures of each commit; this page shows the last ones, the newest
-first. Another machine gives other seconds: compare ratios, or measure both commits on yours.
+above its table. `make bench-peers` measures other tools in the same way. `bench/` has the figures
+of each commit; this page shows the last ones, the newest first. Another machine gives other
+seconds: compare ratios, or measure both commits on yours.
 """
 
 _WIDTH, _ROW, _LABELS, _RIGHT = 720, 26, 380, 70
