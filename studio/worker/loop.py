@@ -16,7 +16,6 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
 from studio.db.session import current_time, read_session, unit_of_work
-from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
 from studio.hardware import Hardware, detect, free_memory
@@ -24,21 +23,18 @@ from studio.hardware_usage.sampler import RunProcess
 from studio.protocols import tokenizer_service
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
-from studio.services.evaluations import automatic
 from studio.services.hardware import gpu_health, usage_history
-from studio.services.models import models
 from studio.services.queue import concurrent_exports, concurrent_inference, overview, queue
 from studio.services.queue.gpu_pools import GpuPools
 from studio.services.queue.overview import Blocker
 from studio.services.runs import attempts, bulk_actions, run_commands, runs
-from studio.services.runs.attempts import LeaseLostError
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.trackers import trackers
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
+from studio.worker.attempt_monitor import MonitoredAttempt
 from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
 from studio.worker.gpus import MachineGpus
 from studio.worker.hardware_sampler import HardwareSampler
@@ -46,6 +42,7 @@ from studio.worker.notifications import NotificationSender
 from studio.worker.processes import cgroups, run_dir_setup
 from studio.worker.processes.launcher import LaunchSpec, LocalLauncher
 from studio.worker.processes.prefork_client import PreforkClient
+from studio.worker.run_monitor import RunMonitor, subject_of
 from studio.worker.serving.endpoints import EndpointProcesses
 from studio.worker.serving.pinned_models import PinnedModels
 from studio.worker.socket_services import InferenceService, SocketService
@@ -66,9 +63,6 @@ REPORT_SECONDS = 1.0
 MAX_STARTS = 16
 """How many runs start in one tick at most, so that those that train are not left alone for long."""
 
-MAX_KILL_TICKS = 25
-"""Ticks after which the slot of a killed run is freed, whatever its process does."""
-
 
 def _worker_name() -> str:
     return f"worker-{os.getpid()}-{secrets.token_hex(2)}"
@@ -82,8 +76,8 @@ class WorkerLoop:
     hardware: Hardware = field(default_factory=detect)
     commands: TaskCommands = field(default_factory=TaskCommands)
     name: str = field(default_factory=_worker_name)
-    monitored: dict[int, MonitoredAttempt] = field(default_factory=dict)
     isolation: FaultIsolation = field(default_factory=FaultIsolation)
+    run_monitor: RunMonitor = field(init=False)
     scheduler: TaskScheduler = field(init=False)
     sweeper: SweepScheduler = field(init=False)
     tracking: TrackerScheduler = field(init=False)
@@ -99,6 +93,7 @@ class WorkerLoop:
 
     def __post_init__(self) -> None:
         shared = (self.engine, self.settings, self.isolation)
+        self.run_monitor = RunMonitor(self.engine, self.launcher, self.isolation)
         self.scheduler = TaskScheduler(*shared, self.commands, self.hardware)
         self.sweeper = SweepScheduler(self.engine, self.settings.cache / "sweeps", self.isolation)
         self.tracking = TrackerScheduler(*shared)
@@ -107,6 +102,11 @@ class WorkerLoop:
         self.pinned = PinnedModels(*shared, self.inference.service)
         self.sampler = HardwareSampler(self.settings.home)
         self.gpus = MachineGpus(self.hardware)
+
+    @property
+    def monitored(self) -> dict[int, MonitoredAttempt]:
+        """The attempts of this worker, by the numbers of their runs."""
+        return self.run_monitor.monitored
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "WorkerLoop":
@@ -179,7 +179,7 @@ class WorkerLoop:
                     _id(run) for run in attempts.list_abandoned(db, self.name, alone=alone)
                 ]
             for run_id in abandoned:
-                with self.isolation.step("adopt", _subject(run_id)):
+                with self.isolation.step("adopt", subject_of(run_id)):
                     self._adopt(run_id, alone=alone)
         if alone:
             self.scheduler.adopt()
@@ -217,10 +217,9 @@ class WorkerLoop:
         if is_idle:
             return
         for run_id in list(self._unlaunched):
-            with step("fail", _subject(run_id)):
+            with step("fail", subject_of(run_id)):
                 self._fail_unlaunched(run_id)
-        for run_id, attempt in list(self.monitored.items()):
-            self._monitor(run_id, attempt)
+        self.run_monitor.follow(self.settings)
         self.scheduler.follow()
         with step("endpoints"):
             self.endpoints.follow()
@@ -344,75 +343,6 @@ class WorkerLoop:
             if (pid := self.launcher.pid(attempt.handle))
         }
 
-    def _monitor(self, run_id: int, attempt: MonitoredAttempt) -> None:
-        """Follow a run, or end it if following it fails permanently."""
-        subject = _subject(run_id)
-        if attempt.failure is None:
-            with self.isolation.step("follow", subject):
-                self._follow(run_id, attempt)
-            if error := self.isolation.final_error("follow", subject):
-                attempt.failure = exit_diagnosis.monitoring_failure(error, "run")
-        if attempt.failure is not None:
-            with self.isolation.step("end", subject):
-                self._end_attempt(run_id, attempt, attempt.failure)
-        if run_id not in self.monitored:
-            self.isolation.forget(subject)
-
-    def _end_attempt(self, run_id: int, attempt: MonitoredAttempt, failure: Failed) -> None:
-        """Kill a run that cannot be followed, then mark it as failed, which frees its slot."""
-        attempt.kills += 1
-        end: ProcessExit | None = None
-        with self.isolation.step("kill", _subject(run_id)):
-            self.launcher.kill(attempt.handle)
-            end = self.launcher.poll(attempt.handle)
-        if end is None and attempt.kills < MAX_KILL_TICKS:
-            return  # Its process is about to exit.
-        with suppress(NotFoundError, LeaseLostError), unit_of_work(self.engine) as db:
-            run = attempts.require_owned(db, run_id, attempt.owner)
-            if not attempt.folder.root.is_dir():
-                run.checkpoint_step = None
-            attempts.fail(db, run, failure)
-            attempts.close_exited(db, run, end or ProcessExit())
-        del self.monitored[run_id]
-        log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": failure.message})
-
-    def _follow(self, run_id: int, attempt: MonitoredAttempt) -> None:
-        # Poll before reading: a process writes its last event before it exits.
-        end = self.launcher.poll(attempt.handle)
-        try:
-            if end is None and not self._has_news(run_id, attempt):
-                attempt.check_hang(self.launcher, self.settings.hang_seconds)
-                return
-            run = self._read_events(run_id, attempt, end)
-        except LeaseLostError as error:
-            log.warning("lease_lost", extra={"run_id": run_id, "reason": str(error)})
-            del self.monitored[run_id]
-            return
-        if run.status is RunStatus.STOPPING:
-            attempt.request(run.asked or RunCommand.CANCEL, self.launcher, self.settings)
-        if end is not None:
-            del self.monitored[run_id]
-            log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
-
-    def _has_news(self, run_id: int, attempt: MonitoredAttempt) -> bool:
-        """Whether there are new events or a stop request; takes no write lock."""
-        with read_session(self.engine) as db:
-            run = attempts.require_owned(db, run_id, attempt.owner)
-        return has_new_events(attempt.folder, run.events_offset) or run.status is RunStatus.STOPPING
-
-    def _read_events(self, run_id: int, attempt: MonitoredAttempt, end: ProcessExit | None) -> Run:
-        with unit_of_work(self.engine) as db:
-            run = attempts.require_owned(db, run_id, attempt.owner)
-            old_status, events = run.status, attempt.folder.events
-            has_new_events(attempt.folder, run.events_offset)  # raises if earlier events are lost
-            attempts.apply_events(db, run, *events.read(run.events_offset))
-            if end is not None:
-                attempts.close_exited(db, run, attempt.add_evidence(end))
-            if run.status is RunStatus.SUCCEEDED and old_status is not run.status:
-                models.add_from_run(db, run, attempt.folder.artifacts)
-                automatic.queue_for_run(db, self.settings, run)
-        return run
-
     def _take_next(self) -> bool:
         """Start the next queued run. Return whether there was one."""
         with read_session(self.engine) as db:
@@ -456,7 +386,7 @@ class WorkerLoop:
         self._unlaunched[run_id] = Failed(
             code=failure.code, message=failure.message, hint=failure.hint
         )
-        with self.isolation.step("fail", _subject(run_id)):
+        with self.isolation.step("fail", subject_of(run_id)):
             self._fail_unlaunched(run_id)
 
     def _fail_unlaunched(self, run_id: int) -> None:
@@ -487,10 +417,6 @@ class WorkerLoop:
             gpu=run.gpu,
             packages=run.recipe.packages,
         )
-
-
-def _subject(run_id: int) -> str:
-    return f"run {run_id}"
 
 
 def _id(run: Run) -> int:
