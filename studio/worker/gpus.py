@@ -58,6 +58,13 @@ class MachineGpus:
         """Return the GPU for work of any kind; None if none is free."""
         return next((gpu.index for gpu in self._list_free(used, slots)), None)
 
+    def is_missing(self, used: Iterable[int | None], slots: int) -> bool:
+        """Whether work has to wait for a GPU: none is free that works, on a machine that has any.
+
+        Without a GPU of its own, a process sees all of them, the faulty ones too.
+        """
+        return bool(self.all) and self.pick(used, slots) is None
+
     def _list_free(self, used: Iterable[int | None], slots: int) -> list[Gpu]:
         """Return the GPUs that can take more work, the least used first."""
         if not self.all:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
+from sqlmodel import Session
 
 from studio.db.session import current_time, read_session, unit_of_work
 from studio.db.tables import FailingStep, Run, Worker
@@ -236,12 +237,15 @@ class WorkerLoop:
             self.sweeper.tick()
 
     def _free_slots(self) -> int:
+        """Return the slots for work other than runs: none while it has no GPU that works."""
+        if self._is_gpu_missing():
+            return 0
         with read_session(self.engine) as db:
             return max(0, self._slots - queue.count_used_slots(db, self.name))
 
     def _slot_obstacle(self) -> Blocker | None:
         with read_session(self.engine) as db:
-            return overview.find_slot_blocker(db)
+            return overview.find_work_blocker(db)
 
     def _weight_budget(self) -> int:
         """Return the memory for a model beside what runs, of which a loaded one has a part."""
@@ -262,10 +266,18 @@ class WorkerLoop:
             needed = max(queue.next_run_slots(db), self.scheduler.slots_needed(db))
             used = queue.count_used_slots(db, self.name)
             lent = self.inference.gpus | self.endpoints.gpus
-            is_lent = queue.needs_gpu_of(db, self._pools(), lent) if lent else False
+            is_lent = bool(lent) and (
+                queue.needs_gpu_of(db, self._pools(), lent) or self._needs_gpu(db)
+            )
         # One that needs more than there are will never start.
         is_possible = 0 < needed <= self.launcher.slots()
         return max(int(is_lent), used + needed - self._slots) if is_possible else 0
+
+    def _needs_gpu(self, db: Session) -> bool:
+        """Whether the next task waits for a GPU, and for nothing else."""
+        if queue.next_run(db) or not self._is_gpu_missing():
+            return False
+        return bool(self.gpus.hardware.working_gpus and self.scheduler.slots_needed(db))
 
     def _tick_inference(self) -> None:
         if self.inference.service.has_clients() and not self._free_slots():
@@ -404,6 +416,9 @@ class WorkerLoop:
 
     def _free_gpu(self) -> int | None:
         return self.gpus.pick(self._used_gpus, self.launcher.slots())
+
+    def _is_gpu_missing(self) -> bool:
+        return self.gpus.is_missing(self._used_gpus, self.launcher.slots())
 
     def _pools(self) -> GpuPools | None:
         return self.gpus.pools(self._used_gpus, self.launcher.slots())

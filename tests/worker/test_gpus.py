@@ -16,18 +16,21 @@ from studio.gpu_detection import VISIBLE
 from studio.hardware import detect
 from studio.hardware_usage.usage import GpuUsage, HardwareUsage
 from studio.services.hardware.usage_history import Point
-from studio.services.queue import queue
+from studio.services.queue import overview, queue
 from studio.services.runs import runs
+from studio.services.tasks import tasks
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker import loop as worker_loop
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes.launcher import LocalLauncher
+from studio.worker.tasks import TaskCommands
 from tests.support import nvidia_smi, waiting
 from tests.support.factories import make_run
 from tests.support.nvidia_smi import A100, SECOND_T4, T4
+from tests.support.worker_processes import stop_processes
 
-FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
+FAKES = Path(__file__).parents[1] / "fakes"
 GB = 2**30
 Start = Callable[..., WorkerLoop]
 
@@ -39,19 +42,24 @@ def start(
     """Make workers of machines with other GPUs; their runs wait until they are killed."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     path = os.environ["PATH"]
+    tasks_wait = TaskCommands(task=(sys.executable, str(FAKES / "task.py"), "wait"))
     launchers: list[LocalLauncher] = []
+    loops: list[WorkerLoop] = []
 
     def begin(*gpus: str, slots: int | None = None) -> WorkerLoop:
         monkeypatch.setenv("PATH", f"{nvidia_smi.install(tmp_path / 'bin', *gpus)}:{path}")
         detect.cache_clear()
         machine = replace(detect(), torch="2.13.0+cu130")
-        command = (sys.executable, FAKE, "wait")
+        command = (sys.executable, str(FAKES / "runner.py"), "wait")
         launchers.append(LocalLauncher(command=command, wanted_slots=slots, hardware=machine))
-        loop = WorkerLoop(engine, settings, launchers[-1], hardware=machine)
+        loop = WorkerLoop(engine, settings, launchers[-1], hardware=machine, commands=tasks_wait)
+        loops.append(loop)
         loop.adopt(alone=True)
         return loop
 
     yield begin
+    for loop in loops:
+        stop_processes(loop)
     for launcher in launchers:
         for handle in list(launcher._children):
             launcher.kill(handle)
@@ -118,6 +126,35 @@ def test_gpu_that_fails_gets_no_runs_until_it_is_repaired(engine: Engine, start:
     report(loop, {1: "", 2: ""})
     loop.tick()
     assert [(run.id, run.gpu) for run in started(engine)] == [(first, 2), (second, 1)]
+
+
+def test_task_waits_until_a_gpu_works(engine: Engine, start: Start) -> None:
+    loop = start(T4)
+    report(loop, {1: "it no longer answers"})
+    with unit_of_work(engine) as db:
+        task = tasks.enqueue(db, workers.SPEED_TASK_KIND, "this machine", {})
+    loop.tick()
+
+    assert loop.scheduler.slots == 0
+    with read_session(engine) as db:
+        wait = overview.explain_work_wait(db, tasks.get(db, task.id or 0))
+    assert wait is not None
+    assert wait.reason == "waiting for a GPU that works"
+    report(loop, {1: ""})
+    loop.tick()
+    assert loop.scheduler.gpus == {1}
+
+
+def test_task_waits_for_the_only_gpu_that_works(engine: Engine, start: Start) -> None:
+    loop = start(T4, SECOND_T4)
+    report(loop, {1: "it no longer answers", 2: ""})
+    submit(engine, 1)
+    with unit_of_work(engine) as db:
+        tasks.enqueue(db, workers.SPEED_TASK_KIND, "this machine", {})
+    loop.tick()
+
+    assert [run.gpu for run in started(engine)] == [2]
+    assert loop.scheduler.slots == 0
 
 
 def report(loop: WorkerLoop, faults: dict[int, str]) -> None:

@@ -28,6 +28,7 @@ from studio.services.workers import workers
 W = TypeVar("W", bound=TaskBase)
 
 SOON = "about to start"
+NO_WORKING_GPU = "waiting for a GPU that works"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,13 @@ def find_slot_blocker(db: Session) -> Blocker | None:
     return Blocker("waiting for the loaded model to be unloaded")
 
 
+def find_work_blocker(db: Session) -> Blocker | None:
+    """Return what work other than runs waits for before it gets a slot: one, or a GPU for it."""
+    hardware = workers.whole_hardware(db)
+    is_broken = hardware.device == "cuda" and not hardware.working_gpus
+    return Blocker(NO_WORKING_GPU) if is_broken else find_slot_blocker(db)
+
+
 def _model_slots(db: Session) -> int:
     """Return how many slots the loaded model and the endpoints use."""
     loaded = loaded_model.SLOTS_USED if loaded_model.current(db) else 0
@@ -119,7 +127,7 @@ def _training_blocker(db: Session) -> Blocker | None:
     """Return what comes before work that needs a slot: every run, then earlier work."""
     if first := queue.next_run(db):
         return Blocker(f"waiting for run {first.id} to start and end: training goes first")
-    return find_slot_blocker(db)
+    return find_work_blocker(db)
 
 
 def _export_blocker(db: Session, export: Export) -> Blocker | None:
@@ -254,7 +262,7 @@ def _gpu_reason(run: Run, pools: GpuPools | None) -> str:
     if pools is None or pools.find_free(run):
         return ""
     if not pools.kinds:
-        return "waiting for a GPU that works"
+        return NO_WORKING_GPU
     names = dict.fromkeys(kind.name for kind in pools.choose_kinds(run))
     return f"waiting for a GPU that can train it: {', '.join(names)}"
 
