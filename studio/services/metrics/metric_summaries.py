@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Engine, union_all
-from sqlmodel import Session, col, delete, exists, select
+from sqlalchemy import CTE, Engine, Integer, ScalarSelect, String, column, values
+from sqlalchemy import select as sql_select
+from sqlalchemy.orm.attributes import flag_modified
+from sqlmodel import Session, col, delete, exists, func, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from studio.db.session import read_session, unit_of_work
@@ -30,15 +32,23 @@ MAX_POINTS = 48
 StepValue = tuple[int, float | None, str]
 """A step, its finite value, and the name of a non-finite one."""
 
+RunKey = tuple[int, str]
+"""A run and one of its metrics."""
 
-def add(db: Session, run_id: int, rows: Iterable[Mapping[str, Any]]) -> None:
+_COLUMNS = tuple(name for name in MetricSummary.model_fields if name not in {"run_id", "key"})
+
+
+def add(db: Session, rows: Iterable[Mapping[str, Any]]) -> None:
     """Update summaries with values that were just stored: rows of `Metric`, oldest first."""
-    new: dict[str, list[StepValue]] = defaultdict(list)
+    new: dict[RunKey, list[StepValue]] = defaultdict(list)
     for row in rows:
-        new[row["key"]].append((row["step"], row["value"], row["non_finite"]))
+        new[row["run_id"], row["key"]].append((row["step"], row["value"], row["non_finite"]))
     if new:
-        summaries = load_by_run(db, [run_id]).get(run_id, {})
-        _add_values(db, [summaries.get(key) or _new_summary(db, run_id, key) for key in new], new)
+        stored = load_by_run(db, sorted({run_id for run_id, _key in new}))
+        summaries = [
+            stored.get(run_id, {}).get(key) or _new_summary(db, run_id, key) for run_id, key in new
+        ]
+        _add_values(db, summaries, new)
 
 
 def add_final_values(db: Session, run_id: int, final: Mapping[str, float]) -> None:
@@ -108,10 +118,10 @@ def _rebuild(db: Session, run_id: int, until: int | None) -> None:
     query = query.where(Metric.run_id == run_id)
     if until is not None:
         query = query.where(col(Metric.step) <= until)
-    values_by_key: dict[str, list[StepValue]] = defaultdict(list)
+    values_by_key: dict[RunKey, list[StepValue]] = defaultdict(list)
     for key, step, value, non_finite in db.exec(query.order_by(col(Metric.step))):
-        values_by_key[key].append((step, value, non_finite))
-    _add_values(db, [_new_summary(db, run_id, key) for key in values_by_key], values_by_key)
+        values_by_key[run_id, key].append((step, value, non_finite))
+    _add_values(db, [_new_summary(db, *run_key) for run_key in values_by_key], values_by_key)
 
 
 def _new_summary(db: Session, run_id: int, key: str) -> MetricSummary:
@@ -123,19 +133,21 @@ def _new_summary(db: Session, run_id: int, key: str) -> MetricSummary:
 def _add_values(
     db: Session,
     summaries: Sequence[MetricSummary],
-    values_by_key: Mapping[str, Sequence[StepValue]],
+    values_by_key: Mapping[RunKey, Sequence[StepValue]],
 ) -> None:
     for summary in summaries:
         curve = list(summary.curve)
-        for number in values_by_key[summary.key]:
+        for number in values_by_key[summary.run_id, summary.key]:
             # A value that is logged again was counted already.
             if number[0] > summary.step:
                 _add_value(summary, number, curve)
         summary.curve = curve
-    tails = _newest_values(db, summaries)
+    means = _load_means(db, summaries)
     for summary in summaries:
-        tail = tails.get(summary.key, [])
-        summary.mean10, summary.mean100 = _mean(tail[:SHORT_WINDOW]), _mean(tail)
+        summary.mean10, summary.mean100 = means[summary.run_id, summary.key]
+        # Rows whose columns are the same are written together.
+        for name in _COLUMNS:
+            flag_modified(summary, name)
 
 
 def _add_value(summary: MetricSummary, number: StepValue, curve: list[float] | None = None) -> None:
@@ -181,25 +193,34 @@ def _six_digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _newest_values(db: Session, summaries: Sequence[MetricSummary]) -> dict[str, list[float]]:
-    """Return the latest values of each metric, newest first, in one query."""
-    parts = []
-    for summary in summaries:
-        conditions = (
-            col(Metric.run_id) == summary.run_id,
-            col(Metric.key) == summary.key,
-            col(Metric.step) <= summary.step,
+def _load_means(
+    db: Session, summaries: Sequence[MetricSummary]
+) -> dict[RunKey, tuple[float | None, float | None]]:
+    """Return the means of the latest finite values of metrics, over both windows, in one query."""
+    if not summaries:
+        return {}
+    columns = (column("run_id", Integer), column("key", String), column("step", Integer))
+    rows = [(summary.run_id, summary.key, summary.step) for summary in summaries]
+    newest = values(*columns, name="newest").data(rows).cte()
+    query = sql_select(
+        newest.c.run_id, newest.c.key, _mean(newest, SHORT_WINDOW), _mean(newest, LONG_WINDOW)
+    )
+    with db.no_autoflush:  # Else summaries were written twice, before and after.
+        return {(run_id, key): (short, long) for run_id, key, short, long in db.execute(query)}
+
+
+def _mean(newest: CTE, window: int) -> ScalarSelect[float | None]:
+    latest = (
+        sql_select(col(Metric.value))
+        .where(
+            col(Metric.run_id) == newest.c.run_id,
+            col(Metric.key) == newest.c.key,
+            col(Metric.step) <= newest.c.step,
+            col(Metric.value).is_not(None),
         )
-        newest = select(Metric.key, Metric.step, Metric.value).where(*conditions)
-        newest = newest.where(col(Metric.value).is_not(None))
-        part = newest.order_by(col(Metric.step).desc()).limit(LONG_WINDOW).subquery()
-        parts.append(select(part.c.key, part.c.step, part.c.value))
-    tails: dict[str, list[float]] = defaultdict(list)
-    rows = db.execute(union_all(*parts)).all() if parts else []
-    for key, _step, value in sorted(rows, key=lambda row: -row[1]):
-        tails[key].append(value)
-    return tails
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+        .order_by(col(Metric.step).desc())
+        .limit(window)
+        .correlate(newest)
+        .subquery()
+    )
+    return sql_select(func.avg(latest.c.value)).scalar_subquery()

@@ -9,12 +9,14 @@ its recipe allows. Its recipe is changed permanently and its history records the
 comparison uses a recipe the run was not trained with.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
+from sqlalchemy import select as sql_select
+from sqlalchemy.orm import defer
 from sqlmodel import Session, col, func, select, update
 
 from studio.db.session import current_time
@@ -140,6 +142,10 @@ _CHECKPOINT_ALARMS = frozenset({"not_saved", "broken_checkpoint"})
 """Alarms about checkpoints."""
 
 
+_RARELY_USED = ("recipe", "resolved", "estimate")
+"""Large columns of a run that few of its events need."""
+
+
 class LeaseLostError(Exception):
     """The attempt now belongs to another worker; nothing was changed."""
 
@@ -154,17 +160,72 @@ def lease_end(db: Session, lease: timedelta) -> datetime:
     return current_time(db) + lease
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptState:
+    """What the worker asks about each of its attempts, again and again."""
+
+    owner: AttemptOwner
+    status: RunStatus
+    asked: RunCommand | None
+    events_offset: int
+
+
+def load_states(db: Session, run_ids: Collection[int]) -> dict[int, AttemptState]:
+    """Return the states of runs by their numbers; those that were deleted are missing."""
+    columns: tuple[Any, ...] = (
+        Run.id,
+        Run.worker,
+        Run.attempt,
+        Run.status,
+        Run.asked,
+        Run.events_offset,
+    )
+    query = sql_select(*columns).where(col(Run.id).in_(run_ids))
+    return {
+        run_id: AttemptState(AttemptOwner(worker, attempt), *rest)
+        for run_id, worker, attempt, *rest in db.execute(query)
+    }
+
+
 def require_owned(db: Session, run_id: int, owner: AttemptOwner) -> Run:
     """Return the run if the attempt is still the owner's.
 
     Raises:
         LeaseLostError: another worker has taken it over, or it was claimed again.
+        NotFoundError: the run was deleted.
 
     """
-    run = runs.get(db, run_id)
-    if (run.worker, run.attempt) != (owner.worker, owner.attempt):
+    return load_owned(db, {run_id: owner})[run_id]
+
+
+def load_owned(db: Session, owners: Mapping[int, AttemptOwner]) -> dict[int, Run]:
+    """Return runs by their numbers if all attempts are still the owners'.
+
+    Raises:
+        LeaseLostError: another worker has taken one over, or it was claimed again.
+        NotFoundError: a run was deleted.
+
+    """
+    # What few events need, and takes long to read, is read when it is asked for.
+    deferred = [defer(getattr(Run, name)) for name in _RARELY_USED]
+    query = select(Run).where(col(Run.id).in_(owners)).options(*deferred)
+    found = {run.id: run for run in db.exec(query)}
+    for run_id, owner in owners.items():
+        if run_id not in found:
+            raise runs.not_found(run_id)
+        check_owner(run_id, AttemptOwner(found[run_id].worker, found[run_id].attempt), owner)
+    return {run_id: found[run_id] for run_id in owners}
+
+
+def check_owner(run_id: int, current: AttemptOwner, owner: AttemptOwner) -> None:
+    """Check that an attempt is still the owner's.
+
+    Raises:
+        LeaseLostError: another worker has taken it over, or it was claimed again.
+
+    """
+    if current != owner:
         raise LeaseLostError(f"Run {run_id} no longer belongs to {owner.worker}.")
-    return run
 
 
 def extend_leases(db: Session, worker: str, lease: timedelta = LEASE) -> None:
@@ -222,19 +283,38 @@ def requeue(db: Session, run: Run) -> None:
     states.move(db, run, RunStatus.QUEUED)
 
 
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """What a run's process wrote since the last time."""
+
+    run: Run
+    events: Iterable[Event]
+    offset: int
+    """The end of the last one in its file, in bytes."""
+
+
 def apply_events(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
     """Apply the events that the run's process wrote since the last call."""
-    rows: list[dict[str, Any]] = []
-    for event in events:
-        _apply_event(db, run, event)
-        if isinstance(event, MetricsLogged):
-            rows.extend(metric_store.build_rows(run, event))
-        elif isinstance(event, Started | Resumed | Finished | Stopped):
-            metric_store.store(db, run, rows)
-            rows = []
-            _update_summaries(db, run, event)
-    metric_store.store(db, run, rows)
-    run.events_offset = offset
+    apply_all_events(db, [NewEvents(run, events, offset)])
+
+
+def apply_all_events(db: Session, batches: Iterable[NewEvents]) -> None:
+    """Apply the events of many runs; what they have measured is stored together."""
+    measured: list[metric_store.RowsOfRun] = []
+    for batch in batches:
+        run = batch.run
+        rows: list[dict[str, Any]] = []
+        for event in batch.events:
+            _apply_event(db, run, event)
+            if isinstance(event, MetricsLogged):
+                rows.extend(metric_store.build_rows(run, event))
+            elif isinstance(event, Started | Resumed | Finished | Stopped):
+                metric_store.store(db, [(run, rows)])
+                rows = []
+                _update_summaries(db, run, event)
+        measured.append((run, rows))
+        run.events_offset = batch.offset
+    metric_store.store(db, measured)
 
 
 def close_exited(db: Session, run: Run, process_exit: ProcessExit) -> None:

@@ -206,8 +206,12 @@ def build_recipe(values: Mapping[str, Any], *, strict: bool | None = None) -> An
 def get(db: Session, run_id: int) -> Run:
     run = db.get(Run, run_id)
     if run is None:
-        raise NotFoundError(f"Run {run_id} does not exist.", hint="It may have been deleted.")
+        raise not_found(run_id)
     return run
+
+
+def not_found(run_id: int) -> NotFoundError:
+    return NotFoundError(f"Run {run_id} does not exist.", hint="It may have been deleted.")
 
 
 def existing_ids(db: Session, ids: Sequence[int]) -> list[int]:

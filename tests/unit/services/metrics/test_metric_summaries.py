@@ -52,6 +52,28 @@ def test_summary_is_independent_of_event_batching(db: Session) -> None:
     assert one.mean100 == pytest.approx(math.fsum(values[-100:]) / 100)
 
 
+def test_runs_stored_together_have_the_summaries_of_runs_stored_apart(db: Session) -> None:
+    first, resumed = make_running(db), make_running(db)
+    tell(db, first, 1, 5.0)
+    tell(db, resumed, 1, 9.0, 8.0, 1.0, 1.0)
+    resumed.attempt = 2
+    attempts.apply_events(db, resumed, [Resumed(step=2, attempt=2)], 1)
+    events = [metrics_event(3, loss=4.0), metrics_event(3, loss=7.0, eval_loss=6.0)]
+    attempts.apply_all_events(
+        db,
+        [
+            attempts.NewEvents(run, [event], 1)
+            for run, event in zip((first, resumed), events, strict=True)
+        ],
+    )
+    db.flush()
+
+    assert [summary(db, run).mean10 for run in (first, resumed)] == [4.5, 8.0]
+    assert [summary(db, run).count for run in (first, resumed)] == [2, 3]
+    assert summary(db, resumed, "eval_loss").mean100 == 6.0
+    assert set(metric_summaries.load_by_run(db, [first.id or 0])[first.id or 0]) == {"loss"}
+
+
 def test_summary_curve_contains_means_of_equal_parts(db: Session) -> None:
     values = [float(i) for i in range(1, 201)]
     run = make_running(db)
