@@ -1,7 +1,8 @@
 """Follow the runs of a worker: store their events, pass requests on, and close what has ended."""
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
@@ -13,13 +14,13 @@ from studio.errors import NotFoundError
 from studio.protocols.events import Failed
 from studio.services.evaluations import automatic
 from studio.services.models import models
-from studio.services.runs import attempts
-from studio.services.runs.attempts import LeaseLostError
+from studio.services.runs import attempts, runs
+from studio.services.runs.attempts import AttemptState, LeaseLostError
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
-from studio.worker.fault_isolation import FaultIsolation
+from studio.worker.fault_isolation import FaultIsolation, catch_errors
 from studio.worker.processes.launcher import LocalLauncher
 
 log = logging.getLogger(__name__)
@@ -28,31 +29,147 @@ MAX_KILL_TICKS = 25
 """Ticks after which the slot of a killed run is freed, whatever its process does."""
 
 
+STORED_TOGETHER = 50
+"""The events of at most so many runs are stored in one transaction, so that none lasts long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DueAttempt:
+    """An attempt with new events, or whose process has ended."""
+
+    run_id: int
+    attempt: MonitoredAttempt
+    end: ProcessExit | None
+
+    def read_events(self, run: Run) -> attempts.NewEvents:
+        has_new_events(self.attempt.folder, run.events_offset)  # raises if earlier events are lost
+        return attempts.NewEvents(run, *self.attempt.folder.events.read(run.events_offset))
+
+
 @dataclass(slots=True)
 class RunMonitor:
     engine: Engine
     launcher: LocalLauncher
     isolation: FaultIsolation
     monitored: dict[int, MonitoredAttempt] = field(default_factory=dict)
+    _errors: dict[int, Exception] = field(default_factory=dict)
+    """What went wrong with runs in this tick, by their numbers."""
 
     def follow(self, settings: Settings) -> None:
-        """Do what is due for each run; an error in one does not prevent the others."""
-        for run_id, attempt in list(self.monitored.items()):
-            self._monitor(run_id, attempt, settings)
+        """Do what is due for each run; an error in one does not prevent the others.
 
-    def _monitor(self, run_id: int, attempt: MonitoredAttempt, settings: Settings) -> None:
-        """Follow a run, or end it if following it fails permanently."""
-        subject = subject_of(run_id)
-        if attempt.failure is None:
+        All take one read of the database; only those with new events take more.
+        """
+        if not self.monitored:
+            return
+        self._errors.clear()
+        with self.isolation.step("follow"):
+            self._store_due(self._find_due(settings), settings)
+        for run_id, attempt in list(self.monitored.items()):
+            self._conclude(run_id, attempt)
+
+    def _find_due(self, settings: Settings) -> list[_DueAttempt]:
+        """Return the attempts whose events are to be stored; pass requests on to the others."""
+        ends: dict[int, ProcessExit | None] = {}
+        for run_id, attempt in list(self.monitored.items()):
+            with self._part(run_id):
+                if attempt.failure is None:
+                    # Poll before reading: a process writes its last event before it exits.
+                    ends[run_id] = self.launcher.poll(attempt.handle)
+        with read_session(self.engine) as db:
+            states = attempts.load_states(db, ends)
+        due: list[_DueAttempt] = []
+        for run_id, end in ends.items():
+            with self._part(run_id):
+                candidate = _DueAttempt(run_id, self.monitored[run_id], end)
+                if self._is_due(candidate, states.get(run_id), settings):
+                    due.append(candidate)
+        return due
+
+    def _is_due(
+        self, candidate: _DueAttempt, state: AttemptState | None, settings: Settings
+    ) -> bool:
+        run_id, attempt = candidate.run_id, candidate.attempt
+        if state is None:
+            raise runs.not_found(run_id)
+        attempts.check_owner(run_id, state.owner, attempt.owner)
+        if has_new_events(attempt.folder, state.events_offset) or candidate.end is not None:
+            return True
+        if state.status is RunStatus.STOPPING:
+            attempt.request(state.asked or RunCommand.CANCEL, self.launcher, settings)
+        else:
+            attempt.check_hang(self.launcher, settings.hang_seconds)
+        return False
+
+    def _store_due(self, due: Sequence[_DueAttempt], settings: Settings) -> None:
+        """Store events of many runs together, and run by run where that fails."""
+        alone: list[_DueAttempt] = []
+        together: list[_DueAttempt] = []
+        for one in due:
+            has_failed = self.isolation.error("follow", subject_of(one.run_id)) is not None
+            (alone if has_failed else together).append(one)
+        for start in range(0, len(together), STORED_TOGETHER):
+            batch = together[start : start + STORED_TOGETHER]
+            with catch_errors() as errors:
+                self._store(batch, settings)
+            if errors:
+                alone += batch
+        for one in alone:
+            with self._part(one.run_id):
+                self._store([one], settings)
+
+    def _store(self, batch: Sequence[_DueAttempt], settings: Settings) -> None:
+        with unit_of_work(self.engine) as db:
+            owned = attempts.load_owned(db, {one.run_id: one.attempt.owner for one in batch})
+            before = {run_id: run.status for run_id, run in owned.items()}
+            attempts.apply_all_events(db, [one.read_events(owned[one.run_id]) for one in batch])
+            for one in batch:
+                run = owned[one.run_id]
+                if one.end is not None:
+                    attempts.close_exited(db, run, one.attempt.add_evidence(one.end))
+                if run.status is RunStatus.SUCCEEDED and before[one.run_id] is not run.status:
+                    models.add_from_run(db, run, one.attempt.folder.artifacts)
+                    automatic.queue_for_run(db, settings, run)
+        for one in batch:
+            with self._part(one.run_id):
+                self._continue(one, owned[one.run_id], settings)
+
+    def _continue(self, one: _DueAttempt, run: Run, settings: Settings) -> None:
+        """Pass a request on to a run whose events are stored; let it go if it has ended."""
+        if run.status is RunStatus.STOPPING:
+            one.attempt.request(run.asked or RunCommand.CANCEL, self.launcher, settings)
+        if one.end is not None:
+            self._release(one.run_id)
+            log.info("run_ended", extra={"run_id": one.run_id, "status": run.status.value})
+
+    @contextmanager
+    def _part(self, run_id: int) -> Iterator[None]:
+        """Keep the error of one run for the end of the tick; let it go if the lease is lost."""
+        with catch_errors() as errors:
+            yield
+        for error in errors:
+            if isinstance(error, LeaseLostError):
+                log.warning("lease_lost", extra={"run_id": run_id, "reason": str(error)})
+                self._release(run_id)
+            else:
+                self._errors[run_id] = error
+
+    def _release(self, run_id: int) -> None:
+        del self.monitored[run_id]
+        self.isolation.forget(subject_of(run_id))
+
+    def _conclude(self, run_id: int, attempt: MonitoredAttempt) -> None:
+        """Count the errors of a run, and end it if following it fails permanently."""
+        subject, error = subject_of(run_id), self._errors.get(run_id)
+        if error is not None or self.isolation.error("follow", subject):
             with self.isolation.step("follow", subject):
-                self._follow(run_id, attempt, settings)
-            if error := self.isolation.final_error("follow", subject):
-                attempt.failure = exit_diagnosis.monitoring_failure(error, "run")
+                if error is not None:
+                    raise error
+        if attempt.failure is None and (final := self.isolation.final_error("follow", subject)):
+            attempt.failure = exit_diagnosis.monitoring_failure(final, "run")
         if attempt.failure is not None:
             with self.isolation.step("end", subject):
                 self._end_attempt(run_id, attempt, attempt.failure)
-        if run_id not in self.monitored:
-            self.isolation.forget(subject)
 
     def _end_attempt(self, run_id: int, attempt: MonitoredAttempt, failure: Failed) -> None:
         """Kill a run that cannot be followed, then mark it as failed, which frees its slot."""
@@ -69,47 +186,8 @@ class RunMonitor:
                 run.checkpoint_step = None
             attempts.fail(db, run, failure)
             attempts.close_exited(db, run, end or ProcessExit())
-        del self.monitored[run_id]
+        self._release(run_id)
         log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": failure.message})
-
-    def _follow(self, run_id: int, attempt: MonitoredAttempt, settings: Settings) -> None:
-        # Poll before reading: a process writes its last event before it exits.
-        end = self.launcher.poll(attempt.handle)
-        try:
-            if end is None and not self._has_news(run_id, attempt):
-                attempt.check_hang(self.launcher, settings.hang_seconds)
-                return
-            run = self._read_events(run_id, attempt, end, settings)
-        except LeaseLostError as error:
-            log.warning("lease_lost", extra={"run_id": run_id, "reason": str(error)})
-            del self.monitored[run_id]
-            return
-        if run.status is RunStatus.STOPPING:
-            attempt.request(run.asked or RunCommand.CANCEL, self.launcher, settings)
-        if end is not None:
-            del self.monitored[run_id]
-            log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
-
-    def _has_news(self, run_id: int, attempt: MonitoredAttempt) -> bool:
-        """Whether there are new events or a stop request; takes no write lock."""
-        with read_session(self.engine) as db:
-            run = attempts.require_owned(db, run_id, attempt.owner)
-        return has_new_events(attempt.folder, run.events_offset) or run.status is RunStatus.STOPPING
-
-    def _read_events(
-        self, run_id: int, attempt: MonitoredAttempt, end: ProcessExit | None, settings: Settings
-    ) -> Run:
-        with unit_of_work(self.engine) as db:
-            run = attempts.require_owned(db, run_id, attempt.owner)
-            old_status, events = run.status, attempt.folder.events
-            has_new_events(attempt.folder, run.events_offset)  # raises if earlier events are lost
-            attempts.apply_events(db, run, *events.read(run.events_offset))
-            if end is not None:
-                attempts.close_exited(db, run, attempt.add_evidence(end))
-            if run.status is RunStatus.SUCCEEDED and old_status is not run.status:
-                models.add_from_run(db, run, attempt.folder.artifacts)
-                automatic.queue_for_run(db, settings, run)
-        return run
 
 
 def subject_of(run_id: int) -> str:
