@@ -38,6 +38,8 @@ class MonitoredAttempt:
     """Why the attempt can no longer be monitored; it is killed."""
     kills: int = 0
     """How many ticks it has been killed for."""
+    stored_at: float = 0.0
+    """When its events were last stored, or could not be."""
     _requested: RunCommand | None = None
     _requested_at: float = 0.0
     _size: int = -1

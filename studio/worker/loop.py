@@ -61,8 +61,8 @@ TRASH_SECONDS = 3600.0
 REPORT_SECONDS = 1.0
 """How soon a change in the failing steps is reported; rarely enough to write each time."""
 
-MAX_STARTS = 16
-"""How many runs start in one tick at most, so that those that train are not left alone for long."""
+START_SECONDS = 0.25
+"""How long runs are started in one tick, so that those that train are not left alone for long."""
 
 
 def _worker_name() -> str:
@@ -89,6 +89,8 @@ class WorkerLoop:
     gpus: MachineGpus = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _reported: list[FailingStep] = field(default_factory=list)
+    _is_starting: bool = False
+    """Whether more runs may wait that can start at once."""
     _heartbeat_at: float = float("-inf")
     _trash_emptied_at: float = float("-inf")
 
@@ -162,10 +164,11 @@ class WorkerLoop:
         """Wait for the next tick: soon while something is going on, else as long as possible."""
         parts = (self.scheduler, self.endpoints, self.pinned, self.sweeper, self.inference)
         states = (self.monitored, self._unlaunched, self._reported, self.isolation.failing_steps())
+        is_behind = self._is_starting or self.run_monitor.is_behind
         waiter.wait(
             (self.launcher.news, tokenizer.news, self.inference.news),
             is_busy=any(states) or any(part.is_busy for part in (*parts, tokenizer)),
-            until=self._heartbeat_at + HEARTBEAT_SECONDS,
+            until=time.monotonic() if is_behind else self._heartbeat_at + HEARTBEAT_SECONDS,
             due_at=self.tracking.check_at,
         )
 
@@ -226,10 +229,12 @@ class WorkerLoop:
             self.endpoints.follow()
         with step("speaker"):
             self.inference.status.tick(self.engine, self.name)
+        self._is_starting = False
         if takes:
             with step("start"):
-                if all(self._take_next() for _ in range(MAX_STARTS)):
-                    return  # More may wait, and they come before everything below.
+                self._is_starting = self._start_runs()
+            if self._is_starting:
+                return  # More may wait, and they come before everything below.
             self.tracking.tick()
             self.scheduler.start_waiting(self._free_slots, self._free_gpu)
             with step("endpoints"):
@@ -355,11 +360,20 @@ class WorkerLoop:
             if (pid := self.launcher.pid(attempt.handle))
         }
 
+    def _start_runs(self) -> bool:
+        """Start queued runs, at least one of them. Return whether more may wait."""
+        end = time.monotonic() + START_SECONDS
+        while self._take_next():
+            if time.monotonic() >= end:
+                return True
+        return False
+
     def _take_next(self) -> bool:
         """Start the next queued run. Return whether there was one."""
         with read_session(self.engine) as db:
             # There may not be enough memory for a run next to an export.
-            if not queue.list_waiting(db) or concurrent_exports.blocking_export(db, self.hardware):
+            is_any = queue.is_any_waiting(db)
+            if not is_any or concurrent_exports.blocking_export(db, self.hardware):
                 return False
         with unit_of_work(self.engine) as db:
             # A paused run may be queued again before its process has exited.

@@ -1,6 +1,7 @@
 """Follow the runs of a worker: store their events, pass requests on, and close what has ended."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ MAX_KILL_TICKS = 25
 STORED_TOGETHER = 50
 """The events of at most so many runs are stored in one transaction, so that none lasts long."""
 
+STORE_SECONDS = 2.0
+"""How long events are stored in one tick, so that the worker's heartbeat is never late."""
+
 
 @dataclass(frozen=True, slots=True)
 class _DueAttempt:
@@ -52,21 +56,32 @@ class RunMonitor:
     launcher: LocalLauncher
     isolation: FaultIsolation
     monitored: dict[int, MonitoredAttempt] = field(default_factory=dict)
+    _left: frozenset[int] = frozenset()
+    """The runs whose events the last tick has left for the next one."""
     _errors: dict[int, Exception] = field(default_factory=dict)
     """What went wrong with runs in this tick, by their numbers."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether events wait that could be stored at once."""
+        return bool(self._left)
 
     def follow(self, settings: Settings) -> None:
         """Do what is due for each run; an error in one does not prevent the others.
 
         All take one read of the database; only those with new events take more.
         """
+        self._errors.clear()
+        self._left = frozenset()
         if not self.monitored:
             return
-        self._errors.clear()
         with self.isolation.step("follow"):
             self._store_due(self._find_due(settings), settings)
+        if self.isolation.error("follow"):
+            return  # Nothing is known about any of them.
         for run_id, attempt in list(self.monitored.items()):
-            self._conclude(run_id, attempt)
+            if run_id not in self._left:
+                self._conclude(run_id, attempt)
 
     def _find_due(self, settings: Settings) -> list[_DueAttempt]:
         """Return the attempts whose events are to be stored; pass requests on to the others."""
@@ -101,24 +116,45 @@ class RunMonitor:
             attempt.check_hang(self.launcher, settings.hang_seconds)
         return False
 
-    def _store_due(self, due: Sequence[_DueAttempt], settings: Settings) -> None:
-        """Store events of many runs together, and run by run where that fails."""
-        alone: list[_DueAttempt] = []
-        together: list[_DueAttempt] = []
+    def _store_due(self, due: list[_DueAttempt], settings: Settings) -> None:
+        """Store events, those first that have waited longest."""
+        end = time.monotonic() + STORE_SECONDS
+        due.sort(key=lambda one: one.attempt.stored_at)
+        batches = self._split(due)
+        for batch in batches:
+            self._store_or_split(batch, settings)
+            if time.monotonic() >= end:
+                break
+        self._left = frozenset(one.run_id for batch in batches for one in batch)
+
+    def _split(self, due: Sequence[_DueAttempt]) -> Iterator[Sequence[_DueAttempt]]:
+        """Yield what is stored together: many runs, or one alone whose last step failed."""
+        batch: list[_DueAttempt] = []
         for one in due:
-            has_failed = self.isolation.error("follow", subject_of(one.run_id)) is not None
-            (alone if has_failed else together).append(one)
-        for start in range(0, len(together), STORED_TOGETHER):
-            batch = together[start : start + STORED_TOGETHER]
+            if self.isolation.error("follow", subject_of(one.run_id)):
+                yield [one]
+                continue
+            batch.append(one)
+            if len(batch) == STORED_TOGETHER:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _store_or_split(self, batch: Sequence[_DueAttempt], settings: Settings) -> None:
+        """Store the events of many runs together, and run by run where that fails."""
+        if len(batch) > 1:
             with catch_errors() as errors:
                 self._store(batch, settings)
-            if errors:
-                alone += batch
-        for one in alone:
+            if not errors:
+                return
+        for one in batch:
             with self._part(one.run_id):
                 self._store([one], settings)
 
     def _store(self, batch: Sequence[_DueAttempt], settings: Settings) -> None:
+        for one in batch:
+            one.attempt.stored_at = time.monotonic()
         with unit_of_work(self.engine) as db:
             owned = attempts.load_owned(db, {one.run_id: one.attempt.owner for one in batch})
             before = {run_id: run.status for run_id, run in owned.items()}

@@ -16,6 +16,7 @@ from studio.services.metrics import metrics
 from studio.services.runs import runs
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
+from studio.worker import run_monitor
 from studio.worker.fault_isolation import MAX_FAILURES
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes.launcher import LaunchSpec, LocalLauncher
@@ -50,7 +51,8 @@ def loop(engine: Engine, settings: Settings) -> WorkerLoop:
             make_run(db)
     loop = WorkerLoop(engine, settings, NothingLauncher(wanted_slots=RUNS))
     loop.adopt(alone=True)
-    loop.tick()
+    while len(loop.monitored) < RUNS:
+        loop.tick()
     for number in loop.monitored:
         write(loop, number, Started(total_steps=9, resolved={}))
     follow(loop)
@@ -152,6 +154,44 @@ def test_failing_run_does_not_make_others_be_stored_apart(loop: WorkerLoop) -> N
 
     assert counts["commits"] == 1
     assert [steps(loop, number) for number in (2, 3, 4)] == [[1], [], [1]]
+
+
+def test_runs_left_for_the_next_tick_come_first(
+    loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_monitor, "STORED_TOGETHER", 3)
+    monkeypatch.setattr(run_monitor, "STORE_SECONDS", 0.0)
+    stored, behind = [], []
+    for step in (1, 2, 3):
+        for number in loop.monitored:
+            write(loop, number, measured(step))
+        follow(loop)
+        stored.append([run.step for run in rows(loop)])
+        behind.append(loop.run_monitor.is_behind)
+
+    assert stored == [
+        [1, 1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 2, 2, 2, 0, 0],
+        [3, 1, 1, 2, 2, 2, 3, 3],
+    ]
+    assert behind == [True] * 3
+    follow(loop)
+    follow(loop)
+    assert not loop.run_monitor.is_behind
+    assert {run.step for run in rows(loop)} == {3}
+
+
+def test_failures_of_a_run_that_is_left_for_later_still_count(
+    loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_monitor, "STORED_TOGETHER", 1)
+    monkeypatch.setattr(run_monitor, "STORE_SECONDS", 0.0)
+    write(loop, 3, measured(TOO_LARGE))
+    for step in range(1, RUNS * (MAX_FAILURES + 1)):
+        write(loop, 1, measured(step))
+        follow(loop)
+
+    assert [run.id for run in rows(loop) if run.status is RunStatus.FAILED] == [3]
 
 
 def test_run_that_another_worker_took_over_is_let_go(loop: WorkerLoop) -> None:

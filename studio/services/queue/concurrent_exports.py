@@ -112,8 +112,9 @@ def fits_in_memory(db: Session, export: Export, hardware: Hardware, free_bytes: 
 
 def blocking_export(db: Session, hardware: Hardware) -> Export | None:
     """Return the export the next run waits for, because both may not fit into memory."""
-    run, running = queue.next_run(db), list_beside_training(db, hardware)
-    if run is None or not running:
+    running = list_beside_training(db, hardware)
+    run = queue.next_run(db) if running else None
+    if run is None:
         return None
     needed = run_bytes(run, hardware)
     # Currently free memory says little: other runs may have ended and be about to release theirs.

@@ -114,6 +114,12 @@ def next_run_slots(db: Session) -> int:
     return run.slots if run else 0
 
 
+def is_any_waiting(db: Session) -> bool:
+    """Whether a run is queued that may start."""
+    query = select(Run.id).where(Run.status == RunStatus.QUEUED, ~col(Run.is_held))
+    return db.exec(query.limit(1)).first() is not None
+
+
 def list_waiting(db: Session) -> Sequence[Run]:
     """Return the queued runs in the order in which they start."""
     waiting: Sequence[Run] = db.exec(_waiting_query()).all()
