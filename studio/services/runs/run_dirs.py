@@ -15,8 +15,8 @@ from studio.services.runs import artifacts, continuation
 from studio.settings import Settings
 
 
-def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
-    """Write the run's folder: the recipe, and the local paths its names refer to."""
+def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> JobSpec:
+    """Write the run's folder: the recipe, and the job, with the local paths its names refer to."""
     folder.root.mkdir(parents=True, exist_ok=True)
     # If the folder was deleted, events are read from its new beginning.
     written = folder.events.path.stat().st_size if folder.events.path.exists() else 0
@@ -44,6 +44,7 @@ def write_run_dir(db: Session, run: Run, folder: RunDir, settings: Settings) -> 
     )
     folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
     folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+    return spec
 
 
 def launch_error(error: Exception) -> StudioError:

@@ -9,7 +9,6 @@ from studio.db.tables import Run
 from studio.methods import AnyRecipe
 from studio.protocols import grader_judges
 from studio.services.accounts import secrets
-from studio.services.models import models
 from studio.services.runs.run_dirs import launch_error as launch_error  # noqa: PLC0414 -- one door
 from studio.services.runs.run_dirs import write_run_dir as write_run_dir  # noqa: PLC0414 -- one door
 from studio.settings import Settings
@@ -26,10 +25,9 @@ def prepare_launch(db: Session, run: Run, spec: LaunchSpec, settings: Settings) 
         StudioError: something the recipe names is gone, or the secret cannot be read.
 
     """
-    write_run_dir(db, run, spec.folder, settings)
+    job = write_run_dir(db, run, spec.folder, settings)
     keys = _grader_keys(db, run.recipe, settings)
-    found = models.job_fields(db, run.recipe)
-    if all(Path(found[name]).is_absolute() for name in ("model", "teacher") if name in found):
+    if all(Path(name).is_absolute() for name in (job.model, job.teacher) if name):
         return replace(spec, secrets=keys) if keys else spec
     # The trainer downloads the model from the hub itself, with the libraries' own client.
     token = secrets.settings_with_required(db, settings, ["hub_token"]).secret_value("hub_token")
