@@ -48,6 +48,9 @@ SECONDS = 60.0
 CLAIM_SECONDS = 300.0
 """The longest wait for all of them to be live."""
 
+TABLES = ("metric", "metric_summary", "run", "happening", "run_hardware_sample")
+"""Those that grow while runs train."""
+
 PAGES = ("/", "/runs", "/queue", "/runs/{run}", "/api/v1/queue", "/api/v1/runs/{run}")
 
 
@@ -154,6 +157,7 @@ def _watch(
     yield Measurement(f"{live:,} of {runs:,} runs, started", started, "/s")
     wait_until(lambda: _is_up(url))
     before, spent, points = _database_bytes(engine), (worker.seconds, web.seconds), _points(engine)
+    tables = _tables(engine)
     began = time.monotonic()
     took, failed = asyncio.run(_people(url, requests, live))
     seconds = time.monotonic() - began
@@ -166,6 +170,12 @@ def _watch(
     yield Measurement("database, growth a minute", grown, "MB")
     stored = (_points(engine) - points) / seconds
     yield Measurement(f"points stored, of {runs:,} runs", stored, "/s")
+    for name, (rows, size) in _tables(engine).items():
+        earlier_rows, earlier_size = tables[name]
+        a_run = live * seconds / 60
+        yield Measurement(f"{name}, rows of a run a minute", (rows - earlier_rows) / a_run, "")
+        grown = (size - earlier_size) / a_run / 1000
+        yield Measurement(f"{name}, growth of a run a minute", grown, "kB")
 
 
 def _wait_for_claims(engine: Engine, runs: int) -> int:
@@ -188,6 +198,18 @@ def _database_bytes(engine: Engine) -> int:
         return int(
             connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
         )
+
+
+def _tables(engine: Engine) -> dict[str, tuple[int, int]]:
+    """Return the rows of each table, and its bytes with those of its indexes."""
+    found: dict[str, tuple[int, int]] = {}
+    with engine.connect() as connection:
+        for name in TABLES:
+            rows = func.count().label("rows")
+            query = select(rows, func.pg_total_relation_size(name)).select_from(text(name))
+            count, size = connection.execute(query).one()
+            found[name] = (count, size)
+    return found
 
 
 def _is_up(url: str) -> bool:
