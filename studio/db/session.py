@@ -7,7 +7,7 @@ import logging
 import socket
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from sqlmodel import Session, create_engine, func, select
 
 from studio.db import commit_signals, postgres
 from studio.db.column_types import HOME_DIRS
+from studio.db.commit_signals import CommitMailbox
 from studio.errors import DiskFullError, StudioError, UnavailableError
 from studio.settings import Settings
 
@@ -228,15 +229,20 @@ class CommitWatcher(Protocol):
 
 
 class _FileWatcher:
-    """Detects commits of all connections except its own, which must never write."""
+    """Detects commits of all connections except its own, which must never write.
 
-    bell: socket.socket | None = None
+    Its bell, if there is one, rings for all commits that are announced.
+    """
 
-    def __init__(self, cursor: DBAPICursor) -> None:
+    def __init__(self, cursor: DBAPICursor, mailbox: CommitMailbox | None) -> None:
         self._cursor = cursor
+        self._mailbox = mailbox
         self._last: object = None
+        self.bell: socket.socket | None = mailbox.bell if mailbox else None
 
     def has_new_commit(self) -> bool:
+        if self._mailbox is not None:
+            self._mailbox.has_new_commit()  # Empties it; the file knows about all commits.
         self._cursor.execute("PRAGMA data_version")
         before, self._last = self._last, self._cursor.fetchone()
         return self._last != before
@@ -244,15 +250,15 @@ class _FileWatcher:
 
 @contextmanager
 def watch_commits(engine: Engine) -> Iterator[CommitWatcher]:
-    """Watch a database over a dedicated connection."""
+    """Watch a database over a dedicated connection: no commit is missed by asking."""
     if is_on_server(engine):
         with closing(postgres.CommitListener(engine)) as listener:
             yield listener
         return
     # A raw driver connection, because a session would start a transaction, which keeps seeing the
     # same snapshot of the database.
-    with closing(engine.raw_connection()) as connection:
-        yield _FileWatcher(connection.cursor())
+    with _open_mailbox(engine) as mailbox, closing(engine.raw_connection()) as connection:
+        yield _FileWatcher(connection.cursor(), mailbox)
 
 
 @contextmanager
@@ -262,13 +268,26 @@ def wait_for_commits(engine: Engine) -> Iterator[CommitWatcher]:
     On a file, it does not see the commits of its own thread, nor those that are not announced: by
     other programs, on other machines, or by a process that is killed right after its commit.
     """
-    with ExitStack() as stack:
-        watcher: CommitWatcher | None = None
-        if not is_on_server(engine):
-            try:
-                watcher = stack.enter_context(
-                    closing(commit_signals.CommitMailbox(_signals(engine)))
-                )
-            except OSError as error:
-                log.warning("commits_not_announced", extra={"reason": str(error)})
-        yield watcher or stack.enter_context(watch_commits(engine))
+    if is_on_server(engine):
+        with watch_commits(engine) as listener:
+            yield listener
+        return
+    with _open_mailbox(engine) as mailbox:
+        if mailbox is not None:
+            yield mailbox
+            return
+        with closing(engine.raw_connection()) as connection:
+            yield _FileWatcher(connection.cursor(), None)
+
+
+@contextmanager
+def _open_mailbox(engine: Engine) -> Iterator[CommitMailbox | None]:
+    """Open a mailbox beside the database file; None if there can be none."""
+    try:
+        mailbox = CommitMailbox(_signals(engine))
+    except OSError as error:
+        log.warning("commits_not_announced", extra={"reason": str(error)})
+        yield None
+        return
+    with closing(mailbox):
+        yield mailbox

@@ -6,6 +6,7 @@ a hidden tab) resumes where it stopped: no message is lost or repeated.
 
 import asyncio
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
@@ -23,7 +24,11 @@ from studio.web.auth import identity
 from studio.web.auth.identity import OptionalIdentity
 
 POLL_SECONDS = 0.2
-"""How often to check the database for commits; one pragma, microseconds."""
+"""The least time between two looks for commits, however many there are; and how often to look where
+nothing announces commits."""
+
+LOOK_SECONDS = 5.0
+"""How often to look for commits that nothing has announced; one pragma, microseconds."""
 
 HEARTBEAT_SECONDS = 15.0
 """A viewer that receives nothing for longer considers the connection dead."""
@@ -34,8 +39,9 @@ T = TypeVar("T")
 class EventHub:
     """Notifies streams of commits and of shutdown."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, look_seconds: float = LOOK_SECONDS) -> None:
         self._engine = engine
+        self._look_seconds = look_seconds
         self._changed = asyncio.Condition()
         self._version = 0
         self._closing = False
@@ -87,6 +93,8 @@ class EventHub:
                 if changes.has_new_commit():
                     await self._notify()
                 await asyncio.sleep(POLL_SECONDS)
+                if changes.bell is not None:
+                    await _wait_readable(changes.bell, self._look_seconds)
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -101,6 +109,18 @@ class EventHub:
         async with self._changed:
             self._closing = True
             self._changed.notify_all()
+
+
+async def _wait_readable(bell: socket.socket, seconds: float) -> None:
+    """Wait until there is something to read, at most `seconds`; reads nothing."""
+    loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(bell, is_readable.set)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await is_readable.wait()
+    finally:
+        loop.remove_reader(bell)
 
 
 @contextmanager

@@ -1,14 +1,87 @@
 """The hub: a commit by anybody wakes every viewer, and the end reaches all of them."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
+from contextlib import closing
 
+import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import unit_of_work
+from studio.db.commit_signals import FOLDER
+from studio.db.session import sqlite_driver, unit_of_work
+from studio.settings import Settings
 from studio.web.api.runs import event_streams
 from studio.web.http.event_hub import EventHub
 from tests.support.factories import make_finished_run, make_run, make_running
+
+HOURS = 3600.0
+PATIENCE_SECONDS = 60.0
+
+WRITER = """
+import sys
+from pathlib import Path
+from studio.db.session import open_engine, unit_of_work
+from studio.db.tables import Worker
+engine = open_engine(Path(sys.argv[1]))
+for name in sys.stdin:
+    with unit_of_work(engine) as db:
+        db.add(Worker(name=name, pid=1, slots=1))
+"""
+
+
+def test_commits_of_another_process_wake_a_hub_that_sleeps(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    command = [sys.executable, "-c", WRITER, str(settings.database_file)]
+
+    async def watch(write: Callable[[str], object]) -> list[bool]:
+        hub, woken = EventHub(engine, look_seconds=HOURS), []
+        async with hub.running():
+            seen = await hub.wait(hub.version)
+            for name in ("a\n", "b\n", "c\n"):
+                await asyncio.to_thread(write, name)
+                woken.append(await hub.wait(seen, PATIENCE_SECONDS) == seen + 1)
+                seen = hub.version
+        return woken
+
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, bufsize=1) as writer:
+        assert writer.stdin is not None
+        assert asyncio.run(watch(writer.stdin.write)) == [True, True, True]
+
+
+def test_commits_that_are_not_announced_are_found_by_looking(
+    engine: Engine, settings: Settings
+) -> None:
+    def write() -> None:
+        with closing(sqlite_driver().connect(settings.database_file)) as other, other:
+            other.execute("UPDATE alembic_version SET version_num = version_num")
+
+    assert asyncio.run(wakes(EventHub(engine, look_seconds=0.1), write))
+
+
+def test_commits_are_found_where_there_can_be_no_sockets(
+    engine: Engine, settings: Settings
+) -> None:
+    (settings.home / FOLDER).write_text("not a folder", encoding="utf-8")
+
+    def write() -> None:
+        with unit_of_work(engine) as db:
+            make_run(db, "a")
+
+    assert asyncio.run(wakes(EventHub(engine, look_seconds=HOURS), write))
+
+
+async def wakes(hub: EventHub, write: Callable[[], None]) -> bool:
+    """Whether a viewer that waits is woken by what `write` commits."""
+    async with hub.running():
+        seen = await hub.wait(hub.version)
+        await asyncio.to_thread(write)
+        return await hub.wait(seen, PATIENCE_SECONDS) != seen
 
 
 def test_each_commit_wakes_waiting_viewers(engine: Engine) -> None:
