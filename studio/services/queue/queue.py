@@ -120,10 +120,24 @@ def is_any_waiting(db: Session) -> bool:
     return db.exec(query.limit(1)).first() is not None
 
 
-def list_waiting(db: Session) -> Sequence[Run]:
+def list_waiting(db: Session, *, limit: int | None = None) -> Sequence[Run]:
     """Return the queued runs in the order in which they start."""
-    waiting: Sequence[Run] = db.exec(_waiting_query()).all()
+    waiting: Sequence[Run] = db.exec(_waiting_query().limit(limit)).all()
     return waiting
+
+
+def count_waiting_by_priority(db: Session) -> dict[int, int]:
+    query = select(Run.priority, func.count()).where(Run.status == RunStatus.QUEUED)
+    return dict(db.exec(query.group_by(col(Run.priority))).all())
+
+
+def positions(db: Session, listed: Sequence[Run]) -> dict[int | None, int]:
+    """Return the position in the queue of those runs that are queued, by ID, counted from 1."""
+    waiting = [run for run in listed if run.status is RunStatus.QUEUED]
+    if len(waiting) <= 1:
+        return {run.id: position(db, run) or 0 for run in waiting}
+    ids = db.exec(_waiting_query().with_only_columns(col(Run.id)))
+    return {run_id: place for place, run_id in enumerate(ids, start=1)}
 
 
 def position(db: Session, run: Run) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import ColumnElement
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import aliased, defer
 from sqlmodel import Session, col, func, select
 from sqlmodel import delete as remove
 
@@ -243,9 +243,27 @@ def list_for_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
     return newest(db, RunFilter(experiment_id=experiment_id, archived=True), limit=1000)
 
 
-def list_live(db: Session) -> Sequence[Run]:
+def list_live(db: Session, *, limit: int | None = None) -> Sequence[Run]:
     """Return the runs that have a training process, oldest first."""
-    return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
+    query = select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))
+    return db.exec(query.limit(limit)).all()
+
+
+_WIDE: tuple[Any, ...] = (Run.recipe, Run.resolved, Run.estimate)
+_WITHOUT_WIDE = tuple(map(defer, _WIDE))
+"""Few lists need these columns, which are most of a row; they are read on access."""
+
+
+def list_live_progress(db: Session) -> Sequence[Run]:
+    """Return what `list_live` does, without reading recipes, formats and estimates."""
+    query = select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))
+    return db.exec(query.options(*_WITHOUT_WIDE)).all()
+
+
+def count_live_slots(db: Session) -> int:
+    """Return how many slots the live runs use."""
+    used = select(func.coalesce(func.sum(Run.slots), 0)).where(col(Run.status).in_(LIVE))
+    return int(db.exec(used).one())
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +283,12 @@ def count_unfinished(db: Session) -> UnfinishedRuns:
 
 
 def list_with_live(db: Session, run_ids: Collection[int]) -> Sequence[Run]:
-    """Return the live runs and the given ones, newest first; deleted ids are ignored."""
+    """Return the live runs and the given ones, newest first; deleted ids are ignored.
+
+    Recipes, formats and estimates are read on access.
+    """
     query = select(Run).where(col(Run.status).in_(LIVE) | col(Run.id).in_(run_ids))
-    return db.exec(query.order_by(col(Run.id).desc())).all()
+    return db.exec(query.options(*_WITHOUT_WIDE).order_by(col(Run.id).desc())).all()
 
 
 def delete(db: Session, run_id: int, folder: Path) -> None:

@@ -9,11 +9,9 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Engine
-from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import read_session
-from studio.db.tables import Run
 from studio.methods import MAIN_METRICS
 from studio.services.compare import compare, comparisons
 from studio.services.metrics import metrics
@@ -204,14 +202,11 @@ def _read_news(
     engine: Engine, ids: list[int], last: int
 ) -> tuple[dict[int, list[metrics.MetricRow]], str, bool]:
     with read_session(engine) as db:
-        runs: list[Run] = compare.load_runs(db, ids)
-        briefs = _BRIEFS.dump_json(_briefs(db, runs), exclude={"__all__": api.TRANSIENT_FIELDS})
+        runs = compare.load_runs(db, ids)
+        shown = api.run_briefs(db, runs)
+        briefs = _BRIEFS.dump_json(shown, exclude={"__all__": api.TRANSIENT_FIELDS})
         is_over = all(run.status.is_final for run in runs)
         return metrics.load_rows_by_run(db, ids, last), briefs.decode(), is_over
-
-
-def _briefs(db: Session, runs: list[Run]) -> list[api.RunBrief]:
-    return [api.run_brief(db, run) for run in runs]
 
 
 def _series_by_metric(curve_set: CurveSet) -> dict[str, dict[int, SeriesOut]]:

@@ -298,7 +298,14 @@ def make_page(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]
 
 
 def run_brief(db: Session, run: Run) -> RunBrief:
-    return RunBrief.model_validate(_brief_fields(db, run))
+    return run_briefs(db, [run])[0]
+
+
+def run_briefs(db: Session, listed: Sequence[Run]) -> list[RunBrief]:
+    positions = queue.positions(db, listed)
+    return [
+        RunBrief.model_validate(_brief_fields(db, run, positions.get(run.id))) for run in listed
+    ]
 
 
 def run_out(db: Session, run: Run) -> RunOut:
@@ -317,7 +324,7 @@ def run_out(db: Session, run: Run) -> RunOut:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
     }
-    return RunOut.model_validate(_brief_fields(db, run) | details)
+    return RunOut.model_validate(_brief_fields(db, run, queue.position(db, run)) | details)
 
 
 def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
@@ -345,7 +352,7 @@ def _error_fields(db: Session, run: Run) -> dict[str, Any] | None:
     return asdict(failure) | {"code": failure.kind.code} if failure else None
 
 
-def _brief_fields(db: Session, run: Run) -> dict[str, Any]:
+def _brief_fields(db: Session, run: Run, position: int | None) -> dict[str, Any]:
     progress = run_progress.measure(run)
     return {
         "id": run.id,
@@ -362,7 +369,7 @@ def _brief_fields(db: Session, run: Run) -> dict[str, Any]:
         "progress": progress.share,
         "eta_seconds": progress.eta_seconds,
         "total_seconds": progress.total_seconds,
-        "queue_position": queue.position(db, run),
+        "queue_position": position,
         "priority": run.priority,
         "is_held": run.is_held,
         "metrics": run.metrics,

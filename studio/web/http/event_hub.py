@@ -30,18 +30,19 @@ nothing announces commits."""
 LOOK_SECONDS = 5.0
 """How often to look for commits that nothing has announced; one pragma, microseconds."""
 
+SLOW_SECONDS = 1.0
+"""How often streams of costly reads are woken at most."""
+
 HEARTBEAT_SECONDS = 15.0
 """A viewer that receives nothing for longer considers the connection dead."""
 
 T = TypeVar("T")
 
 
-class EventHub:
-    """Notifies streams of commits and of shutdown."""
+class CommitFeed:
+    """Wakes streams after commits and at shutdown; they share what they read."""
 
-    def __init__(self, engine: Engine, *, look_seconds: float = LOOK_SECONDS) -> None:
-        self._engine = engine
-        self._look_seconds = look_seconds
+    def __init__(self) -> None:
         self._changed = asyncio.Condition()
         self._version = 0
         self._closing = False
@@ -73,6 +74,34 @@ class EventHub:
             self._read.clear()  # Logs can grow without a commit.
         return self._version
 
+    async def notify(self) -> None:
+        async with self._changed:
+            self._version += 1
+            self._read.clear()
+            self._changed.notify_all()
+
+    async def close(self) -> None:
+        async with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+
+class EventHub(CommitFeed):
+    """Watches the database for all streams."""
+
+    def __init__(self, engine: Engine, *, look_seconds: float = LOOK_SECONDS) -> None:
+        super().__init__()
+        self.slow = CommitFeed()
+        """Wakes after commits, too, but for several within `SLOW_SECONDS` only once."""
+        self._engine = engine
+        self._look_seconds = look_seconds
+        self._slow_at = float("-inf")
+        self._slow_task: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        await super().close()
+        await self.slow.close()
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the database while the web process lives."""
@@ -82,33 +111,31 @@ class EventHub:
             try:
                 yield
             finally:
-                await self._close()
-                watch.cancel()
-                with suppress(asyncio.CancelledError):
-                    await watch
+                await self.close()
+                for task in filter(None, (watch, self._slow_task)):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
 
     async def _poll(self) -> None:
         with watch_commits(self._engine) as changes:
             while not self._closing:
                 if changes.has_new_commit():
-                    await self._notify()
+                    await self.notify()
+                    if self._slow_task is None or self._slow_task.done():
+                        self._slow_task = asyncio.create_task(self._notify_slow())
                 await asyncio.sleep(POLL_SECONDS)
                 if changes.bell is not None:
                     await _wait_readable(changes.bell, self._look_seconds)
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._version += 1
-            self._read.clear()
-            self._changed.notify_all()
+    async def _notify_slow(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._slow_at + SLOW_SECONDS - loop.time()))
+        self._slow_at = loop.time()
+        await self.slow.notify()
 
     def _begin_close(self) -> None:
-        self._ending = asyncio.ensure_future(self._close())
-
-    async def _close(self) -> None:
-        async with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._ending = asyncio.ensure_future(self.close())
 
 
 async def _wait_readable(bell: socket.socket, seconds: float) -> None:

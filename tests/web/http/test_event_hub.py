@@ -12,10 +12,11 @@ import pytest
 from sqlalchemy import Engine
 
 from studio.db.commit_signals import FOLDER
-from studio.db.session import sqlite_driver, unit_of_work
+from studio.db.session import read_session, sqlite_driver, unit_of_work
+from studio.services.runs import runs
 from studio.settings import Settings
 from studio.web.api.runs import event_streams
-from studio.web.http.event_hub import EventHub
+from studio.web.http.event_hub import SLOW_SECONDS, EventHub
 from tests.support.factories import make_finished_run, make_run, make_running
 
 HOURS = 3600.0
@@ -101,6 +102,35 @@ def test_each_commit_wakes_waiting_viewers(engine: Engine) -> None:
             make_run(db, name)
 
     assert asyncio.run(watch()) == [True, True]
+
+
+def test_slow_streams_wake_once_for_many_commits_and_see_the_last(engine: Engine) -> None:
+    commits = 6
+
+    def submit(name: str) -> None:
+        with unit_of_work(engine) as db:
+            make_run(db, name)
+
+    def newest() -> int:
+        with read_session(engine) as db:
+            return runs.newest(db, runs.RunFilter(), limit=1)[0].id or 0
+
+    async def watch() -> tuple[int, float, int]:
+        hub, clock = EventHub(engine), asyncio.get_running_loop().time
+        async with hub.running():
+            seen, slow_seen = await hub.wait(hub.version), await hub.slow.wait(0)
+            began = clock()
+            for number in range(commits):
+                await asyncio.to_thread(submit, f"run {number}")
+                seen = await hub.wait(seen)
+            woken = hub.slow.version - slow_seen
+            while await hub.slow.read_shared("newest", newest) < commits:
+                await hub.slow.wait(hub.slow.version)
+            return woken, clock() - began, seen
+
+    woken, seconds, seen = asyncio.run(watch())
+    assert seen > commits
+    assert woken <= 1 + seconds / SLOW_SECONDS < commits
 
 
 def test_shutdown_wakes_waiting_viewers(engine: Engine) -> None:

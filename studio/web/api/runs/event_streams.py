@@ -25,7 +25,14 @@ from studio.services.hardware import usage_history
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, run_events, runs
 from studio.settings import Settings
-from studio.web.api.conventions import TRANSIENT_FIELDS, ApiRoute, Id, RunBrief, run_brief
+from studio.web.api.conventions import (
+    TRANSIENT_FIELDS,
+    ApiRoute,
+    Id,
+    RunBrief,
+    run_brief,
+    run_briefs,
+)
 from studio.web.http.event_hub import StreamSlot
 
 router = APIRouter(route_class=ApiRoute, prefix="/api/v1", tags=["live"])
@@ -36,7 +43,6 @@ RECENT_RUNS = 50
 
 HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
 _METRIC_ROWS = TypeAdapter(list[metrics.MetricRow])
-_BRIEFS = TypeAdapter(list[RunBrief])
 _EVENTS = TypeAdapter(list[run_events.AnyEvent])
 
 
@@ -97,25 +103,24 @@ async def of_run(
 @router.get("/stream", response_class=EventSourceResponse, dependencies=[StreamSlot])
 async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     """Stream the recent runs that have changed since the last message; at first, all of them."""
-    state = request.app.state
+    state, feed = request.app.state, request.app.state.hub.slow
     sent_keys: dict[int, str] = {}
-    live_ids: list[int] = []
+    followed: frozenset[int] = frozenset()
     sampled_at = ""
-    while not state.hub.is_closing:
-        version = state.hub.version
-        followed = frozenset(live_ids)
+    while not feed.is_closing:
+        version = feed.version
         read = partial(read_recent_runs, state.engine, followed)
-        briefs = await state.hub.read_shared(("recent", followed), read)
-        live_ids = [brief.id for brief in briefs if brief.status.is_live]
-        changed = [brief for brief in briefs if sent_keys.get(brief.id) != _news_key(brief)]
-        sent_keys = {brief.id: _news_key(brief) for brief in briefs}
+        recent = await feed.read_shared(("recent", followed), read)
+        followed = frozenset(run.id for run in recent if run.is_live)
+        changed = [run.brief for run in recent if sent_keys.get(run.id) != run.key]
+        sent_keys = {run.id: run.key for run in recent}
         if changed:
-            yield ServerSentEvent(event="runs", raw_data=_BRIEFS.dump_json(changed).decode())
-        newest = await state.hub.read_shared("hardware", partial(read_time_of_sample, state.engine))
+            yield ServerSentEvent(event="runs", raw_data=f"[{','.join(changed)}]")
+        newest = await feed.read_shared("hardware", partial(read_time_of_sample, state.engine))
         if newest != sampled_at:
             sampled_at = newest
             yield ServerSentEvent(event="hardware", raw_data=newest or "null")
-        if await state.hub.wait(version) == version:
+        if await feed.wait(version) == version:
             yield HEARTBEAT
 
 
@@ -128,13 +133,28 @@ def parse_position(text: str) -> StreamPosition:
     )
 
 
-def read_recent_runs(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
+@dataclass(frozen=True, slots=True)
+class RecentRun:
+    """A run of the list; made once for all viewers."""
+
+    id: int
+    is_live: bool
+    key: str
+    brief: str
+    """As JSON."""
+
+
+def read_recent_runs(engine: Engine, followed: frozenset[int]) -> list[RecentRun]:
     """Read the newest runs, live runs, and runs that were live: their outcome must be sent."""
     with read_session(engine) as db:
         newest = runs.newest(db, runs.RunFilter(), limit=RECENT_RUNS)
         newest_ids = {run.id for run in newest}
         older = [run for run in runs.list_with_live(db, followed) if run.id not in newest_ids]
-        return [run_brief(db, run) for run in (*newest, *older)]
+        briefs = run_briefs(db, [*newest, *older])
+    return [
+        RecentRun(brief.id, brief.status.is_live, _news_key(brief), brief.model_dump_json())
+        for brief in briefs
+    ]
 
 
 def read_time_of_sample(engine: Engine) -> str:
