@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.tables import Run
 from studio.hardware import free_memory
 from studio.services.models import loaded_model
-from studio.services.queue import concurrent_inference, overview, queue
+from studio.services.queue import concurrent_inference, overview
 from studio.services.runs import runs
 from studio.services.workers import workers
 
@@ -47,9 +47,9 @@ def find_wait(db: Session) -> SlotWait | None:
     hardware = workers.training_hardware(db)
     if concurrent_inference.weight_budget(db, hardware, free_memory()):
         return None
-    live = runs.list_live(db)
+    live = runs.list_live_progress(db)
     sentences = [_taker_sentence(live, workers.count_slots(db)), _start_sentence(live, blocker)]
-    if behind := len(queue.list_waiting(db)):
+    if behind := runs.count_unfinished(db).waiting:
         sentences.append(f"Runs in the queue train first: {behind}.")
     return SlotWait(message=" ".join(sentences), run=live[0] if len(live) == 1 else None)
 

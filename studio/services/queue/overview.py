@@ -65,13 +65,13 @@ def find_worker_blocker(db: Session) -> Blocker | None:
 
 def find_slot_blocker(db: Session) -> Blocker | None:
     """Return what occupies the slot that the next run waits for."""
-    live, work = runs.list_live(db), _slot_taker(db)
+    work = _slot_taker(db)
     others = _model_slots(db) + bool(work)
-    if sum(run.slots for run in live) + others < workers.count_slots(db):
+    if runs.count_live_slots(db) + others < workers.count_slots(db):
         export = concurrent_exports.blocking_export(db, workers.training_hardware(db))
         reason = f"waiting for export {export.id}: both may not fit into memory" if export else ""
         return Blocker(reason) if export else None
-    if live:
+    if live := runs.list_live_progress(db):
         return _run_blocker(live)
     if work is not None:
         return _work_blocker(work)
@@ -194,14 +194,15 @@ class RunWait(Wait):
     """How many queued runs have its priority."""
 
 
-def estimate_waits(db: Session) -> list[RunWait]:
-    """Return for each queued run why it waits, and an estimate of how long."""
-    slots, waiting = workers.count_slots(db), queue.list_waiting(db)
-    peers = Counter(run.priority for run in waiting)
+def estimate_waits(db: Session, *, limit: int | None = None) -> list[RunWait]:
+    """Return for each queued run, or for the next ones, why it waits, and roughly how long."""
+    slots, waiting = workers.count_slots(db), queue.list_waiting(db, limit=limit)
+    peers = queue.count_waiting_by_priority(db)
+    durations: dict[int, float | None] = {}
     positions = Counter[int]()
     slot_blocker = find_slot_blocker(db)
     free = (
-        _seconds_until_free(runs.list_live(db), slots)
+        _seconds_until_free(runs.list_live_progress(db), slots)
         if slot_blocker is None or slot_blocker.seconds is not None
         else []
     )
@@ -227,7 +228,9 @@ def estimate_waits(db: Session) -> list[RunWait]:
             continue
         if slots:
             blocker = Blocker(f"waiting behind run {run.id}")
-        duration = _median_seconds(db, run)
+        if run.experiment_id not in durations:
+            durations[run.experiment_id] = _median_seconds(db, run.experiment_id)
+        duration = durations[run.experiment_id]
         # If the end of one is unknown, so are the starts behind it.
         free = [] if seconds is None or duration is None else _occupy_slot(free, seconds + duration)
     return waits
@@ -251,7 +254,7 @@ def _free_pools(db: Session) -> GpuPools | None:
     hardware = workers.whole_hardware(db)
     if hardware.device == "cpu" or (len(hardware.kinds) == 1 and hardware.working_gpus):
         return None
-    live: Sequence[Run | TaskBase] = [*runs.list_live(db), *_running_work(db, Export)]
+    live: Sequence[Run | TaskBase] = [*runs.list_live_progress(db), *_running_work(db, Export)]
     used = {work.gpu for work in [*live, *_running_work(db, Task)]}
     free = [gpu.index for gpu in hardware.gpus if gpu.index not in used]
     return GpuPools(hardware=hardware, free=free)
@@ -292,10 +295,8 @@ def _occupy_slot(free: list[float], end: float) -> list[float]:
     return free
 
 
-def _median_seconds(db: Session, run: Run) -> float | None:
-    query = select(Run).where(
-        Run.experiment_id == run.experiment_id, Run.status == RunStatus.SUCCEEDED
-    )
+def _median_seconds(db: Session, experiment_id: int) -> float | None:
+    query = select(Run).where(Run.experiment_id == experiment_id, Run.status == RunStatus.SUCCEEDED)
     earlier = db.exec(query.order_by(col(Run.id).desc()).limit(_MAX_EARLIER_RUNS)).all()
     durations = [
         seconds for other in earlier if (seconds := run_progress.measure(other).total_seconds)
@@ -335,10 +336,8 @@ def list_work(db: Session) -> Sequence[WorkItem]:
 
 def count_all_used_slots(db: Session) -> int:
     """Return how many slots are in use by runs, other work, the loaded model and endpoints."""
-    used = sum(run.slots for run in runs.list_live(db)) + sum(
-        item.takes_slot for item in list_work(db)
-    )
-    return used + _model_slots(db)
+    others = sum(item.takes_slot for item in list_work(db))
+    return runs.count_live_slots(db) + others + _model_slots(db)
 
 
 def _export_item(db: Session, export: Export) -> WorkItem:

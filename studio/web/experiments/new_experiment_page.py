@@ -17,7 +17,6 @@ from studio.services.datasets import token_stats
 from studio.services.estimates import measurements, model_catalogue
 from studio.services.models import downloads
 from studio.services.precision import recommendation
-from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.workers import workers
 from studio.settings import Settings
@@ -278,4 +277,5 @@ def draft_url(draft: ExperimentDraft) -> str:
 def _count_runs_ahead(db: Session) -> int:
     """Return how many runs have to end before the next one starts."""
     slots = max(1, workers.count_slots(db))
-    return len(queue.list_waiting(db)) + max(0, len(runs.list_live(db)) - slots + 1)
+    unfinished = runs.count_unfinished(db)
+    return unfinished.waiting + max(0, unfinished.running - slots + 1)

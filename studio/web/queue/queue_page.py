@@ -10,11 +10,13 @@ from studio.services.estimates import run_progress
 from studio.services.models import endpoint_uses, loaded_model
 from studio.services.queue import overview, queue, task_results
 from studio.services.runs import run_commands, runs
+from studio.services.search.run_table import TableView
 from studio.services.tasks import tasks
 from studio.services.workers import workers
 from studio.web.hardware import hardware_page
 from studio.web.http.deps import DB
 from studio.web.rendering.render import block, page, redirect, referring_page, wants_fragment
+from studio.web.runs import run_table
 
 router = APIRouter(include_in_schema=False)
 
@@ -26,11 +28,18 @@ ReturnUrl = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
 @router.get("/queue")
 def show(request: Request, db: DB) -> Response:
     model = loaded_model.current(db)
+    live = runs.list_live(db, limit=run_table.MAX_LIVE)
+    waits = overview.estimate_waits(db, limit=run_table.MAX_QUEUED)
+    unfinished = runs.count_unfinished(db)
     return page(
         request,
         "queue/show.html",
-        live=runs.list_live(db),
-        waits=overview.estimate_waits(db),
+        live=live,
+        more_live=unfinished.running - len(live),
+        live_url=run_table.table_url(TableView(query=run_table.LIVE_RUNS)),
+        waits=waits,
+        more_waiting=unfinished.waiting - len(waits),
+        waiting_url=run_table.table_url(TableView(query=run_table.QUEUED_RUNS)),
         workers=workers.list_alive(db),
         slots=workers.count_slots(db),
         used=overview.count_all_used_slots(db),

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, Field
 
-from studio.db.states import RunStatus
+from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
 from studio.services.search import query_fields
 from studio.services.search.run_table import (
@@ -40,6 +40,10 @@ AGGREGATE_SUFFIXES = {
 
 CANCELLED = f"status:{RunStatus.CANCELLED}"
 WITHOUT_CANCELLED = f"-{CANCELLED}"
+LIVE_RUNS, QUEUED_RUNS = f"status:{','.join(sorted(LIVE))}", f"status:{RunStatus.QUEUED}"
+
+MAX_LIVE, MAX_QUEUED = 20, 50
+"""How many live and queued runs pages show at most; a link leads to the others."""
 
 _SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -47,7 +47,7 @@ PAGE_SIZE = 50
 def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Response:
     view = asked.to_view
     seen = seen_runs.read(request)
-    live = runs.list_live(db)
+    live = runs.list_live(db, limit=shown.MAX_LIVE)
     query_error: InvalidError | None = None
     try:
         context = _table_context(db, view, asked)
@@ -67,6 +67,8 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         address=table_url,
         chips=_query_chips(view),
         live=live,
+        more_live=runs.count_unfinished(db).running - len(live),
+        live_url=table_url(TableView(query=shown.LIVE_RUNS)),
         curves=metric_summaries.load_by_run(db, [run.id or 0 for run in live], ["loss"]),
         ended=recent_ends.list_recent(db, seen.since, seen.keys),
         cancelled=0 if view.query else len(run_table.find_run_ids(db, shown.CANCELLED)),

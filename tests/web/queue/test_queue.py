@@ -15,6 +15,7 @@ from studio.db.tasks import LoadedModel
 from studio.services.models import loaded_model
 from studio.services.runs import runs
 from studio.services.workers import workers
+from studio.web.runs.run_table import MAX_LIVE, MAX_QUEUED
 from tests.support.factories import make_run, make_running
 from tests.support.page_reader import Node, parse_page
 
@@ -128,3 +129,42 @@ def test_waiting_run_can_be_cancelled(client: TestClient, engine: Engine) -> Non
     answer = client.post("/queue/1/cancel")
     with unit_of_work(engine) as db:
         assert (answer.url.path, runs.get(db, 1).status) == ("/queue", "cancelled")
+
+
+def make_many(engine: Engine, *, live: int, waiting: int) -> None:
+    with unit_of_work(engine) as db:
+        for number in range(live):
+            make_running(db, f"live {number}")
+        for number in range(waiting):
+            make_run(db, f"waits {number}")
+
+
+def test_many_live_and_queued_runs_are_cut_with_links_to_the_others(
+    client: TestClient, engine: Engine
+) -> None:
+    make_many(engine, live=MAX_LIVE + 3, waiting=MAX_QUEUED + 2)
+
+    queue, home = shown(client), parse_page(client.get("/").text).one(id="running")
+    links = {link.text: link.attributes["href"] for part in (queue, home) for link in part.all("a")}
+    totals = [
+        parse_page(client.get(links[name]).text).one(id="found").all("span", role="status")[0].text
+        for name in ("3 more running", "2 more queued")
+    ]
+    assert (len(queue.all("article")), len(home.all("article"))) == (MAX_LIVE, MAX_LIVE)
+    assert len(queue.one("tbody").all("tr")) == MAX_QUEUED
+    assert totals == [f"{MAX_LIVE + 3} runs", f"{MAX_QUEUED + 2} runs"]
+
+
+def test_all_live_and_queued_runs_are_in_the_api(client: TestClient, engine: Engine) -> None:
+    make_many(engine, live=MAX_LIVE + 1, waiting=3)
+
+    queue = client.get("/api/v1/queue").json()
+    assert (len(queue["live"]), queue["used"]) == (MAX_LIVE + 1, MAX_LIVE + 1)
+    assert [run["queue_position"] for run in queue["waiting"]] == [1, 2, 3]
+    assert {run["queue_position"] for run in queue["live"]} == {None}
+
+
+def test_few_runs_have_no_link_to_others(client: TestClient, engine: Engine) -> None:
+    make_many(engine, live=1, waiting=1)
+
+    assert " more " not in shown(client).text

@@ -64,10 +64,9 @@ class QueueOut(api.Out):
     """In starting order."""
 
 
-def _wait_out(db: DB, wait: overview.RunWait) -> WaitingRunOut:
-    brief = api.run_brief(db, wait.run).model_dump()
+def _wait_out(wait: overview.RunWait, brief: api.RunBrief) -> WaitingRunOut:
     return WaitingRunOut(
-        **brief,
+        **brief.model_dump(),
         reason=wait.reason,
         waiting_since=wait.since,
         starts_in_seconds=wait.seconds,
@@ -76,13 +75,14 @@ def _wait_out(db: DB, wait: overview.RunWait) -> WaitingRunOut:
 
 @queue_router.get("", name="show")
 def show_queue(db: DB) -> QueueOut:
-    live, loaded = runs.list_live(db), loaded_model.current(db)
+    live, loaded = runs.list_live_progress(db), loaded_model.current(db)
+    waits = overview.estimate_waits(db)
     return QueueOut(
         slots=workers.count_slots(db),
         used=overview.count_all_used_slots(db),
-        live=[api.run_brief(db, run) for run in live],
+        live=api.run_briefs(db, live),
         loaded=None if loaded is None else _loaded_out(loaded),
-        waiting=[_wait_out(db, wait) for wait in overview.estimate_waits(db)],
+        waiting=[*map(_wait_out, waits, api.run_briefs(db, [wait.run for wait in waits]))],
     )
 
 
