@@ -66,6 +66,10 @@ class Run(SQLModel, table=True):
         # Postgres cannot compare JSON.
         Index("run_by_tags", "tags", "deleted_at").ddl_if(dialect="sqlite"),
         Index("run_took", "finished_at", "claimed_at", "tokens"),
+        Index(
+            *("run_by_end", "status", "finished_at"),
+            *("study_id", "sweep_id", "archived_at", "deleted_at"),
+        ),
         # Prevents creating the same trial of a sweep twice.
         Index("run_of_sweep", "sweep_id", "trial", unique=True),
         AUTOINCREMENT,

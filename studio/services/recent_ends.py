@@ -140,13 +140,15 @@ def _key(item: Run | Sweep | Study, ended_at: datetime) -> str:
 
 
 def _runs(db: Session, since: datetime) -> list[_End]:
-    query = (
-        select(Run)
+    newest = (
+        select(Run.id)
         .where(col(Run.finished_at) > since, col(Run.status).in_(_ENDED))
         .where(col(Run.archived_at).is_(None), col(Run.deleted_at).is_(None))
         .where(col(Run.sweep_id).is_(None), col(Run.study_id).is_(None))
     )
-    rows = db.exec(query.order_by(col(Run.finished_at).desc()).limit(_MAX_READ))
+    # An index has all that is compared and sorted; rows are wide.
+    newest = newest.order_by(col(Run.finished_at).desc()).limit(_MAX_READ)
+    rows = db.exec(select(Run).where(col(Run.id).in_(newest)))
     return [(run.finished_at, run) for run in rows if run.finished_at]
 
 

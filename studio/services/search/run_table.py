@@ -137,6 +137,17 @@ def find_runs(db: Session, view: TableView, *, limit: int, after: int | None = N
     return [row.run for row in load_rows(db, ids, ())]
 
 
+def count_runs(db: Session, query: str) -> int:
+    """Return how many runs match a query.
+
+    Raises:
+        QueryError: The query is not valid.
+
+    """
+    conditions = query_filters.build_conditions(query, metric_summaries.list_keys(db))
+    return db.exec(select(func.count(col(Run.id))).where(*conditions)).one()
+
+
 def find_run_ids(db: Session, query: str) -> list[int]:
     """Return the ids of all runs that match a query.
 

@@ -71,7 +71,7 @@ def home(request: Request, db: DB, asked: Annotated[TableQuery, Query()]) -> Res
         live_url=table_url(TableView(query=shown.LIVE_RUNS)),
         curves=metric_summaries.load_by_run(db, [run.id or 0 for run in live], ["loss"]),
         ended=recent_ends.list_recent(db, seen.since, seen.keys),
-        cancelled=0 if view.query else len(run_table.find_run_ids(db, shown.CANCELLED)),
+        cancelled=0 if view.query else run_table.count_runs(db, shown.CANCELLED),
         cancelled_url=table_url(replace(view, query=shown.CANCELLED)),
         progress_of=run_progress.measure,
         saved=run_table.list_views(db),

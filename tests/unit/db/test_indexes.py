@@ -1,6 +1,7 @@
 """What is asked for often is looked up in an index, never gathered from wide rows."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import Engine
@@ -8,6 +9,7 @@ from sqlmodel import Session
 
 from studio.db.session import read_session
 from studio.db.states import RunStatus
+from studio.services import recent_ends
 from studio.services.metrics import metrics
 from studio.services.operations import prometheus_metrics
 from studio.services.runs import runs
@@ -19,6 +21,7 @@ READS: dict[str, Callable[[Session], object]] = {
     "counted": lambda db: runs.count(db, RunFilter(search="9")),
     "by status": lambda db: runs.count(db, RunFilter(search="9", status=RunStatus.FAILED)),
     "drawn": lambda db: metrics.load_curves(db, [1, 2], ["loss"]),
+    "ended": lambda db: recent_ends.list_recent(db, datetime.now(UTC), ()),
     "census": prometheus_metrics.collect,
 }
 
@@ -34,6 +37,15 @@ def test_queries_never_scan_full_tables(engine: Engine, read: Callable[[Session]
 
 
 WHOLE = {f"SCAN {table}" for table in ("run", "metric", "happening")}
+
+
+def test_runs_that_ended_since_a_time_are_found_by_that_time(engine: Engine) -> None:
+    with record_statements(engine) as statements, read_session(engine) as db:
+        recent_ends.list_recent(db, datetime.now(UTC), ())
+
+    plans = {line for one in statements for line in plan(engine, one) if "run USING" in line}
+    searched = "SEARCH run USING COVERING INDEX run_by_end (status=? AND finished_at>?)"
+    assert plans == {searched, "SEARCH run USING INTEGER PRIMARY KEY (rowid=?)"}
 
 
 def plan(engine: Engine, one: Statement) -> list[str]:
