@@ -14,7 +14,7 @@ from starlette.middleware.gzip import GZipMiddleware
 import studio
 from studio.services.accounts.oidc import PendingSignIns
 from studio.services.remote.run_files import InputIndex
-from studio.services.runs.start_checks import HubAccessCache
+from studio.services.runs.hub_access import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
 from studio.web.accounts import accounts_page

@@ -17,8 +17,6 @@ from sqlmodel import Session, col, func, select
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.errors import ConflictError, NotFoundError
-from studio.intake.conversion.file_preview import PREVIEW_IMAGES
-from studio.intake.images.image_files import IMAGES
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_rows
 from studio.intake.rows.paging import Page, read_page, read_rows, search_rows, search_rows_backward
@@ -132,6 +130,8 @@ def image_file(folder: Path, version: DatasetVersion, sha256: str) -> Path:
         NotFoundError: It has no such image.
 
     """
+    from studio.intake.images.image_files import IMAGES  # noqa: PLC0415 -- heavy import
+
     home = folder / str(version.dataset_id) / str(version.number)
     return _existing_image(home / IMAGES, sha256)
 
@@ -143,6 +143,8 @@ def preview_image_file(folder: Path, dataset_id: int, sha256: str) -> Path:
         NotFoundError: There is no such image, or no longer.
 
     """
+    from studio.intake.conversion.file_preview import PREVIEW_IMAGES  # noqa: PLC0415 -- heavy import
+
     return _existing_image(folder / str(dataset_id) / PREVIEW_IMAGES, sha256)
 
 

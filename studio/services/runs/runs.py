@@ -33,7 +33,7 @@ from studio.services.estimates import estimates
 from studio.services.models import endpoint_uses, reward_models
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal
-from studio.services.runs import start_checks, states
+from studio.services.runs import states
 from studio.services.workers import workers
 
 ALARM_KIND = "alarm"
@@ -143,6 +143,8 @@ def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
     It reflects one moment and queries the database only once for what many recipes share.
 
     """
+    from studio.services.runs import start_checks  # noqa: PLC0415 -- heavy import
+
     hardware = workers.whole_hardware(db)
     facts = cache(partial(recommendation.load_model_facts, db))
     require_dataset = cache(partial(datasets.require, db))

@@ -1,33 +1,21 @@
-"""Everything that can prevent a recipe from starting: model, precision, chat template, data.
+"""Everything that can prevent a recipe from starting: model, precision, chat template, data."""
 
-The hub is contacted only while a request is handled, with the settings that the web process
-provides. A check waits a few seconds at most and its result is cached, because a form checks after
-every change.
-
-"""
-
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sqlmodel import Session
 
-from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.errors import InvalidError, UnavailableError
 from studio.hardware import Hardware
 from studio.methods import AnyRecipe
-from studio.network.hub_client import Hub
 from studio.recipe.base import TEACHER_PARAM
 from studio.services.accounts import secrets
 from studio.services.datasets import data_quality, grader_columns, token_stats, versions
 from studio.services.models import downloads, models, reward_models
 from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
-from studio.services.runs import continuation, teachers
+from studio.services.runs import continuation, hub_access, teachers
 from studio.services.workers import workers
-from studio.settings import Settings
 from studio.weights import language_codes, model_files, model_metadata
 from studio.weights.model_facts import ModelFacts
 
@@ -35,43 +23,7 @@ MODELS_PAGE = "/models"
 """The page where models are downloaded or added."""
 
 _TIMEOUT_SECONDS = 3.0
-_MAX_CACHED = 500
 _RETRY_HINT = "Try again, or choose a model on this machine."
-
-
-@dataclass(slots=True)
-class HubAccessCache:
-    """Cache of the hub's recent answers: why a model cannot be downloaded, or None."""
-
-    granted_seconds: float = 300.0
-    refused_seconds: float = 5.0
-    """Refusals are cached only briefly, so that a retry contacts the hub again."""
-    _cache: dict[tuple[Hub, str], tuple[float, StudioError | None]] = field(default_factory=dict)
-    """With the time on the monotonic clock at which the answer expires."""
-
-    def find_error(self, hub: Hub, name: str) -> StudioError | None:
-        expires_at, error = self._cache.get((hub, name), (0.0, None))
-        if time.monotonic() < expires_at:
-            return error
-        error = _request_access(hub, name)
-        if len(self._cache) >= _MAX_CACHED:
-            self._cache.clear()
-        valid_seconds = self.refused_seconds if error else self.granted_seconds
-        self._cache[hub, name] = time.monotonic() + valid_seconds, error
-        return error
-
-
-_HUB_CHECKS: ContextVar[tuple[Settings, HubAccessCache] | None] = ContextVar("asking", default=None)
-
-
-@contextmanager
-def enable_hub_checks(settings: Settings, access_cache: HubAccessCache) -> Iterator[None]:
-    """Let checks inside the block contact the hub with these settings."""
-    token = _HUB_CHECKS.set((settings, access_cache))
-    try:
-        yield
-    finally:
-        _HUB_CHECKS.reset(token)
 
 
 def check(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
@@ -108,7 +60,7 @@ def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
 
 def _datasets_folder() -> Path | None:
-    hub_checks = _HUB_CHECKS.get()
+    hub_checks = hub_access.current()
     return hub_checks[0].datasets if hub_checks else None
 
 
@@ -122,7 +74,7 @@ def _check_model(db: Session, name: str) -> list[Refusal]:
     location = models.require(db, name)
     if Path(location).is_absolute():
         return _check_folder(db, name, Path(location))
-    hub_checks = _HUB_CHECKS.get()
+    hub_checks = hub_access.current()
     if hub_checks is None or recommendation.load_model_facts(db, name).has_weights:
         return []
     settings, access_cache = hub_checks
@@ -149,7 +101,7 @@ def _check_teacher(db: Session, recipe: AnyRecipe) -> list[Refusal]:
 
 def _check_reward_models(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why a recipe's graders cannot ask the reward models that they name."""
-    hub_checks = _HUB_CHECKS.get()
+    hub_checks = hub_access.current()
     problems = reward_models.find_problems(db, hub_checks and hub_checks[0].runs, recipe)
     return [
         Refusal(message=one.error.message, hint=one.error.hint, param=one.param) for one in problems
@@ -170,14 +122,6 @@ def _check_folder(db: Session, name: str, folder: Path) -> list[Refusal]:
 
 def _refusal(message: str, hint: str) -> Refusal:
     return Refusal(message=message, hint=hint, link=MODELS_PAGE)
-
-
-def _request_access(hub: Hub, name: str) -> StudioError | None:
-    try:
-        downloads.inspect_repo_on(hub, name)
-    except StudioError as error:
-        return error
-    return None
 
 
 def _check_chat_template(db: Session, recipe: AnyRecipe) -> list[Refusal]:

@@ -155,7 +155,13 @@ def _metric_forms(key: str) -> Iterator[str]:
     return (form for form in FORMS if form != "last" and (form != "best" or metric_direction(key)))
 
 
-def _recipe_settings(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[Field]:
+@cache
+def _recipe_settings(section: type[Section], path: tuple[str, ...] = ()) -> tuple[Field, ...]:
+    """Return the fields of a section, which many methods share."""
+    return tuple(_iter_recipe_settings(section, path))
+
+
+def _iter_recipe_settings(section: type[Section], path: tuple[str, ...]) -> Iterator[Field]:
     for name, info in section.model_fields.items():
         sections = section_types(info.annotation)
         for subsection in sections:

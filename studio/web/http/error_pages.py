@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from fastapi import Request
@@ -11,10 +12,12 @@ from fastapi.responses import HTMLResponse
 from studio.errors import StudioError
 from studio.web.auth import template_permissions
 from studio.web.auth.security_headers import SAFE_METHODS
-from studio.web.http.not_found import find_offers
 from studio.web.i18n.locale import gettext
 from studio.web.rendering.navigation import NAV_ITEMS
 from studio.web.rendering.render import page, referring_page
+
+if TYPE_CHECKING:
+    from studio.web.http.not_found import Offers
 
 _TITLES = {
     HTTPStatus.BAD_REQUEST: "Not understood",
@@ -62,7 +65,7 @@ def error_page(request: Request, error: StudioError, status: int) -> HTMLRespons
     is_read = request.method in SAFE_METHODS
     if status == HTTPStatus.METHOD_NOT_ALLOWED and is_read:
         error = _ACTION_ONLY
-    offers = find_offers(request) if status == HTTPStatus.NOT_FOUND else None
+    offers = _find_offers(request) if status == HTTPStatus.NOT_FOUND else None
     return page(
         request,
         "error.html",
@@ -87,6 +90,12 @@ def plain_error_page(request: Request, error: StudioError, status: int) -> HTMLR
         hint=error.hint,
         back="" if request.method in SAFE_METHODS else referring_page(request, "/"),
     )
+
+
+def _find_offers(request: Request) -> "Offers | None":
+    from studio.web.http import not_found  # noqa: PLC0415 -- heavy import
+
+    return not_found.find_offers(request)
 
 
 def _title(status: int) -> str:

@@ -21,7 +21,7 @@ from studio.db.owners import acting_as
 from studio.db.session import read_session, unit_of_work
 from studio.errors import ForbiddenError, StudioError, UnauthorizedError
 from studio.services.accounts import audit_log, owners
-from studio.services.runs import start_checks
+from studio.services.runs import hub_access
 from studio.settings import Settings
 from studio.web.auth import identity, template_permissions
 from studio.web.auth.identity import Identity
@@ -113,7 +113,7 @@ class _AuthenticatedRequest:
             with (
                 acting_as(caller.actor),
                 template_permissions.rendering_for(self._identity, self._routes),
-                start_checks.enable_hub_checks(self._settings, state.hub_answers),
+                hub_access.enable_hub_checks(self._settings, state.hub_answers),
             ):
                 await app(self._scope, receive, revocable.send)
         except (ClientDisconnect, OSError, ExceptionGroup):

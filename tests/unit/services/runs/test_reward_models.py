@@ -18,8 +18,8 @@ from studio.services.graders import judges
 from studio.services.models import reward_models
 from studio.services.models.reward_models import ADAPTER_WEIGHTS
 from studio.services.precision import recommendation
-from studio.services.runs import bulk_actions, run_commands, runs, start_checks
-from studio.services.runs.start_checks import HubAccessCache
+from studio.services.runs import bulk_actions, hub_access, run_commands, runs
+from studio.services.runs.hub_access import HubAccessCache
 from studio.settings import Settings
 from studio.weights.model_config import ModelShape
 from studio.worker.processes import run_dir_setup
@@ -65,7 +65,7 @@ def scores(db: Session, settings: Settings) -> RunDir:
 
 def refused(db: Session, settings: Settings, asked: AnyRecipe) -> tuple[str, str]:
     """Return why a recipe is refused, and which setting is to blame."""
-    checks = start_checks.enable_hub_checks(settings, HubAccessCache())
+    checks = hub_access.enable_hub_checks(settings, HubAccessCache())
     with checks, pytest.raises(InvalidError) as raised:
         runs.check(db, asked)
     assert raised.value.hint
