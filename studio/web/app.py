@@ -36,6 +36,7 @@ from studio.web.api.runs import (
     trackers,
 )
 from studio.web.api.system import hardware, remote_workers, system
+from studio.web.auth import permissions
 from studio.web.auth.login_throttle import LoginThrottle
 from studio.web.auth.route_table import RouteTable
 from studio.web.chat import answer_stream, chat_page, token_scores, try_it
@@ -178,7 +179,9 @@ class _App(FastAPI):
 
 def create_app(engine: Engine, settings: Settings) -> FastAPI:
     request_metrics = RequestMetrics()
-    route_table = RouteTable((*PAGES, *API))
+    for router in (*PAGES, *API):
+        permissions.require_rows(router)
+    route_table = RouteTable()
     request_guard = Middleware(
         RequestGuard,
         hosts=settings.allowed_hosts.lower().split(","),

@@ -1,10 +1,15 @@
 """The permission that each route and method requires, in one table.
 
-The studio does not start if a route is missing here, so none can be forgotten. With `manage`, the
-caller must also own the row that the path names: see `studio.services.accounts.owners`.
+A router is not served if one of its routes is missing here, so none can be forgotten. Of two rows
+that a path matches, the first counts, as in the routers. With `manage`, the caller must also own
+the row that the path names: see `studio.services.accounts.owners`.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
+
+from fastapi import APIRouter
+from starlette.routing import Route
 
 
 class Permission(StrEnum):
@@ -384,12 +389,27 @@ ROUTE_PERMISSIONS = {
 }
 
 
-def required_permission(method: str, template: str) -> Permission:
-    """Return the permission that a route requires.
+def iter_rows() -> Iterator[tuple[str, str, Permission]]:
+    """Yield the path template, method and permission of each route, in matching order."""
+    for template, entries in ROUTE_PERMISSIONS.items():
+        for entry in entries.split(", "):
+            method, permission = entry.split(" ")
+            yield template, method, Permission(permission)
+
+
+def require_rows(router: APIRouter) -> None:
+    """Check that each route of a router is in the table, before any is served.
 
     Raises:
-        KeyError: The route is not in the table.
+        LookupError: One is not.
 
     """
-    rows = dict(entry.split(" ") for entry in ROUTE_PERMISSIONS[template].split(", "))
-    return Permission(rows[method])
+    rows = {(template, method) for template, method, _permission in iter_rows()}
+    for route in router.routes:
+        if not isinstance(route, Route):
+            continue
+        for method in sorted(route.methods or ()):
+            if (route.path, method) not in rows:
+                raise LookupError(
+                    f"{method} {route.path} has no row in studio/web/auth/permissions.py"
+                )

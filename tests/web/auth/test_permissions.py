@@ -21,7 +21,6 @@ from studio.db.tasks import Task
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services.accounts.owners import TABLES_BY_PATH
 from studio.services.operations.home import open_home
-from studio.web.app import API, PAGES
 from studio.web.auth.permissions import ROUTE_PERMISSIONS
 from studio.web.auth.route_table import RouteInfo, RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
@@ -30,7 +29,7 @@ from tests.support.factories import make_recipe, make_run
 from tests.support.template_homes import TemplateHome
 from tests.support.visitors import Visitors, make_visitors
 
-WAYS = list(RouteTable((*PAGES, *API)))
+WAYS = list(RouteTable())
 IN, REFUSED = 204, 403
 
 MAY = {
@@ -54,7 +53,7 @@ def at_the_door(furnished_house: Visitors) -> dict[str, TestClient]:
         await Response(status_code=IN)(scope, receive, send)
 
     door = RequestMetricsMiddleware(
-        AuthMiddleware(behind, RouteTable((*PAGES, *API)), home.settings), RequestMetrics()
+        AuthMiddleware(behind, RouteTable(), home.settings), RequestMetrics()
     )
 
     async def before(scope: Asked, receive: Receive, send: Send) -> None:

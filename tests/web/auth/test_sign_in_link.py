@@ -16,7 +16,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings
 from studio.web.accounts.accounts_page import local_path
-from studio.web.auth.route_table import RouteTable
+from studio.web.auth import permissions
 from tests.support.page_reader import parse_page
 from tests.support.visitors import Visitors, make_visitors
 
@@ -232,4 +232,4 @@ def test_route_without_permission_row_raises_lookup_error() -> None:
     router.add_api_route("/forgotten", lambda: None)
 
     with pytest.raises(LookupError, match="GET /forgotten has no row"):
-        RouteTable([router])
+        permissions.require_rows(router)
