@@ -1,10 +1,13 @@
 """How soon things are there: the web process, the first page, the first step, the first point."""
 
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,11 +29,13 @@ from tests.support.waiting import wait_until
 from tests.tools.browser import find_browser
 
 LONG = 100_000
+REPEATS = 5
 
 
 def measure() -> Iterator[Measurement]:
-    """Measure each once; the machine's other work shows in all of them alike."""
-    yield from _imports()
+    """Measure each once, but for processor seconds; other work of the machine shows in them."""
+    yield from processor_seconds()
+    yield _memory()
     with TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder) / "home")
         settings.home.mkdir()
@@ -46,18 +51,62 @@ def measure() -> Iterator[Measurement]:
             _end_training(settings)
 
 
-def _imports() -> Iterator[Measurement]:
-    code = (
-        "import time, psutil; began = time.perf_counter(); import studio.web.app;"
-        "print(time.perf_counter() - began, psutil.Process().memory_info().rss)"
-    )
-    done = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        for _ in range(3)
-    ]
-    seconds, memory = min(tuple(map(float, one.stdout.split())) for one in done)
-    yield Measurement("import of the web process, best of 3", seconds, "s")
-    yield Measurement("its memory after import", memory / 1e6, "MB")
+def processor_seconds() -> Iterator[Measurement]:
+    """Measure what starts cost in seconds of a processor, which other work changes little."""
+    code = "import time, studio.web.app; print(time.process_time())"
+    yield _median("import of the web process", lambda: float(_run("-c", code)))
+    with TemporaryDirectory() as folder:
+        settings = Settings(home=Path(folder) / "home")
+        settings.home.mkdir()
+        prepare(settings)
+        studio = Studio(settings.home, free_port(), worker=False)
+        yield _median("studio serve, to the first page", lambda: _serve_once(studio))
+        _serve(studio)
+        try:
+            os.environ["STUDIO_URL"] = studio.url
+            for command in (("--help",), ("runs", "list")):
+                name = f"studio {' '.join(command)}"
+                yield _median(name, partial(_child_seconds, "-m", "studio", *command))
+        finally:
+            del os.environ["STUDIO_URL"]
+            studio.interrupt()
+            studio.wait()
+
+
+def _median(name: str, measure_once: Callable[[], float]) -> Measurement:
+    """Measure several times, once the bytecode of what is imported is in its files."""
+    measure_once()
+    seconds = statistics.median(measure_once() for _ in range(REPEATS))
+    return Measurement(f"{name}, median of {REPEATS}", seconds, "s of a processor")
+
+
+def _run(*arguments: str) -> str:
+    """Return what a Python process prints; like an installed one, it keeps bytecode."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = (sys.executable, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=kept).stdout
+
+
+def _child_seconds(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _run(*arguments)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _serve_once(studio: Studio) -> float:
+    _serve(studio)
+    assert studio.process is not None
+    used = psutil.Process(studio.process.pid).cpu_times()
+    studio.interrupt()
+    studio.wait()
+    return used.user + used.system
+
+
+def _memory() -> Measurement:
+    code = "import psutil, studio.web.app; print(psutil.Process().memory_info().rss)"
+    megabytes = float(_run("-c", code)) / 1e6
+    return Measurement("memory of the web process after import", megabytes, "MB")
 
 
 def _serve(studio: Studio) -> None:
