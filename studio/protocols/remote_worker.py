@@ -120,6 +120,8 @@ class OwnedAttempt(AttemptRef):
 class HeartbeatAnswer(_WireModel):
     attempts: list[OwnedAttempt]
     """Those that are still the worker's own. It ends all others."""
+    quarantined_gpus: dict[str, str]
+    """Why GPUs are kept from runs, by their names for CUDA."""
 
 
 class ClaimRequest(_WireModel):

@@ -33,6 +33,7 @@ from studio.protocols.remote_worker import (
 )
 from studio.protocols.run_dir import RunDir
 from studio.services.evaluations import automatic
+from studio.services.hardware import gpu_health
 from studio.services.models import models
 from studio.services.queue import queue
 from studio.services.queue.gpu_pools import GpuPools
@@ -97,7 +98,8 @@ def heartbeat(db: Session, worker: str, beat: Heartbeat) -> HeartbeatAnswer:
     row.failing, row.failures = _failing_steps(beat, row.beat_at), beat.failures
     workers.heartbeat(db, row)
     owned = [answer for ref in beat.attempts if (answer := _extend(db, worker, beat, ref))]
-    return HeartbeatAnswer(attempts=owned)
+    quarantined = dict(gpu_health.list_quarantined(db))
+    return HeartbeatAnswer(attempts=owned, quarantined_gpus=quarantined)
 
 
 def _extend(db: Session, worker: str, beat: Heartbeat, ref: AttemptRef) -> OwnedAttempt | None:

@@ -196,7 +196,6 @@ class RemoteLoop:
     def _beat(self) -> None:
         if sample := self.sampler.take():
             self.gpus.take_reports(sample.usage)
-            self.gpus.keep_from_work({})
         told = [attempt.ref for attempt in self.attempts]
         beat = Heartbeat(
             version=studio.__version__,
@@ -213,6 +212,7 @@ class RemoteLoop:
         self._obey(told, self.connection.beat(beat))
 
     def _obey(self, told: Iterable[AttemptRef], answer: HeartbeatAnswer) -> None:
+        self.gpus.keep_from_work(answer.quarantined_gpus)
         owned = {(one.run_id, one.attempt): one for one in answer.attempts}
         refs = {(ref.run_id, ref.attempt) for ref in told}
         for attempt in self.attempts:

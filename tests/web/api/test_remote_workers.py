@@ -14,7 +14,7 @@ from sqlmodel import select
 import studio
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
-from studio.db.tables import Attempt, Run
+from studio.db.tables import Attempt, QuarantinedGpu, Run
 from studio.protocols.events import Event, EventLog, Failed, Finished, MetricsLogged, Started
 from studio.services.runs import attempts, run_commands, runs
 from studio.services.workers import workers
@@ -179,7 +179,7 @@ def test_run_that_another_worker_took_over_is_fenced(
         (409, "fenced")
     ] * 6
     beat = client.post(f"{BASE}/beat", json={**BEAT, "attempts": [{"run_id": 1, "attempt": 1}]})
-    assert beat.json() == {"attempts": []}
+    assert beat.json() == {"attempts": [], "quarantined_gpus": {}}
     run = read(engine)
     assert (run.worker, run.attempt) == ("remote-box-2", 2)
 
@@ -235,9 +235,12 @@ def test_beat_extends_leases_and_brings_commands(client: TestClient, engine: Eng
     lease = read(engine).lease_until
     with unit_of_work(engine) as db:
         run_commands.pause(db, 1)
+        db.add(QuarantinedGpu(gpu="GPU-2", reason="runs failed on it"))
     told = client.post(f"{BASE}/beat", json=body).json()
 
-    assert quiet == {"attempts": [{"run_id": 1, "attempt": 1, "command": None}]}
+    owned = {"run_id": 1, "attempt": 1, "command": None}
+    assert quiet == {"attempts": [owned], "quarantined_gpus": {}}
+    assert told["quarantined_gpus"] == {"GPU-2": "runs failed on it"}
     assert told["attempts"][0]["command"] == "pause"
     assert lease is not None
     assert lease > datetime.now(UTC)
