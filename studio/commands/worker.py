@@ -62,6 +62,8 @@ def run_remote_worker(url: str) -> None:
     redaction.register_secrets([token])
     login_link.restrict_umask()
     logs.configure("worker")
+    # It would report each of the calls, several a second.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
