@@ -23,6 +23,8 @@ class BadNetwork:
     seed: int = 1
     counts: Counter[str] = field(default_factory=Counter)
     """How often each fault occurred, and `forwarded`."""
+    answers: list[tuple[str, int]] = field(default_factory=list)
+    """The path and the status of each request that has reached the studio, without its query."""
     is_cut: bool = False
     """Whether nothing passes at all."""
     later: list[threading.Thread] = field(default_factory=list)
@@ -71,6 +73,7 @@ class BadNetwork:
             method, path, body, headers = request
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
+            self.answers.append((path.partition("?")[0], answer.status))
             return answer.status, answer.getheaders(), answer.read()
         finally:
             connection.close()

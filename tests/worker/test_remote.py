@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,10 +21,11 @@ from studio.client.errors import ApiError
 from studio.db.accounts import Scope
 from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
-from studio.db.tables import Run
+from studio.db.tables import QuarantinedGpu, Run
 from studio.services.accounts import api_tokens
 from studio.services.metrics import metrics
-from studio.services.runs import run_commands, runs
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.loop import WorkerLoop
@@ -34,7 +36,7 @@ from studio.worker.remote.connection import StudioConnection
 from studio.worker.remote.remote_loop import RemoteLoop, worker_name
 from tests.support import live_studio
 from tests.support.bad_network import BadNetwork
-from tests.support.factories import make_run
+from tests.support.factories import MACHINES, make_run
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -317,11 +319,73 @@ def test_silent_workers_run_is_taken_over_and_it_kills_its_own(world: World) -> 
     world.elsewhere("succeed", name="third")
     told = world.wait_for(RunStatus.SUCCEEDED, number)
     assert psutil.pid_exists(running.pid)
+    world.go(3, 4)
+    wait_until((silent.run_dir() / "checkpoints" / "checkpoint-4" / "weights").exists)
+    earlier = len(network.answers)
     network.is_cut = False
 
     wait_until(lambda: silent.process() is None and not silent.run_dir().exists())
+    refused = [one for one in network.answers[earlier:] if "/attempts/" in one[0]]
+    assert {status for _path, status in refused} <= {409}
+    assert len(refused) <= 1
     assert (told.attempt, world.steps(number)) == (2, STEPS)
     assert world.run(number).status is RunStatus.SUCCEEDED
+    assert world.files() == ALL_FILES | {"artifacts/attempt": b"2"}
+
+
+def test_fenced_attempt_sends_one_batch_and_its_files_stay_away(world: World) -> None:
+    network = world.network(share=0.0)
+    other = world.elsewhere("wait", url=network.url)
+    number = world.submit()
+    world.go(1)
+    world.wait_for(RunStatus.RUNNING, number, step=1)
+    network.is_cut = True
+    world.go(2)
+    wait_until((other.run_dir() / "checkpoints" / "checkpoint-2" / "weights").exists)
+
+    with unit_of_work(world.engine) as db:
+        run = runs.get(db, number)
+        attempts.close_silent(db, run)
+        queue.hold(db, number, is_held=True)
+    earlier = len(network.answers)
+    other.loop._beat_at = float("inf")  # Only the courier hears of it.
+    network.is_cut = False
+    wait_until(lambda: not other.run_dir().exists())
+
+    refused = [status for path, status in network.answers[earlier:] if "/attempts/" in path]
+    assert refused == [409]
+    assert world.files(number) == {}
+
+
+def test_each_file_is_sent_once_though_the_worker_restarts(world: World) -> None:
+    network = world.network(share=0.0)
+    other = world.elsewhere("wait", url=network.url)
+    number = world.submit()
+    world.go(1, 2, 3)
+    world.wait_for(RunStatus.RUNNING, number, step=3)
+    other.stop()
+    other.start()
+    world.go(4, 5, 6)
+    world.wait_for(RunStatus.SUCCEEDED, number)
+
+    assert world.files(number) == ALL_FILES
+    uploads = Counter(path for path, _status in network.answers if "/uploads/" in path)
+    assert sorted(uploads.values()) == [1, 1, 1, 1, 1, 3]  # 1 MiB a call
+
+
+def test_gpu_in_quarantine_gets_no_run(world: World) -> None:
+    machine = MACHINES["t4"]
+    with unit_of_work(world.engine) as db:
+        db.add(QuarantinedGpu(gpu=machine.gpus[0].cuda_name, reason="runs failed on it"))
+    connection = StudioConnection.open("remote-box-1", world.server.url, world.token)
+    loop = RemoteLoop(world.server.settings, connection, LocalLauncher(), hardware=machine)
+
+    loop.tick()
+    loop.close()
+
+    pools = loop.gpus.pools([], 1)
+    assert pools is not None
+    assert list(pools.free) == []
 
 
 def test_restarted_worker_adopts_its_run(world: World) -> None:

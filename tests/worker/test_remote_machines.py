@@ -284,5 +284,5 @@ def test_starter_trains_on_another_machine(
 
         assert world.events() == other.kept.read_bytes()
         assert (run.step, run.attempt) == (30, 1)
-        assert "artifacts/model.safetensors" in world.files()
+        assert "artifacts/adapter_model.safetensors" in world.files()
         assert run.checkpoint_step == 30
