@@ -46,6 +46,9 @@ from studio.services.trackers import trackers
 from studio.services.workers import workers
 from studio.settings import Settings
 
+_RECORD_EVERY = timedelta(seconds=5)
+"""How often heartbeats are written down: each commit wakes every open page."""
+
 
 class FencedError(ConflictError):
     """The attempt is no longer the worker's: it kills its process."""
@@ -92,24 +95,32 @@ def heartbeat(db: Session, worker: str, beat: Heartbeat) -> HeartbeatAnswer:
 
     """
     check_version(beat.version)
-    row = Worker(name=worker, pid=0, slots=beat.slots)
-    row.hardware = workers.HARDWARE_ADAPTER.dump_python(_hardware(beat.hardware), mode="json")
-    row.beat_at = current_time(db)
-    row.failing, row.failures = _failing_steps(beat, row.beat_at), beat.failures
-    workers.heartbeat(db, row)
-    owned = [answer for ref in beat.attempts if (answer := _extend(db, worker, beat, ref))]
+    known, at = db.get(Worker, worker), current_time(db)
+    is_due = known is None or abs(at - known.beat_at) >= _RECORD_EVERY
+    if is_due:
+        row = Worker(name=worker, pid=0, slots=beat.slots, beat_at=at)
+        row.hardware = workers.HARDWARE_ADAPTER.dump_python(_hardware(beat.hardware), mode="json")
+        row.failing, row.failures = _failing_steps(beat, at), beat.failures
+        workers.heartbeat(db, row)
+    owned = []
+    for ref in beat.attempts:
+        if run := _find_owned(db, worker, ref):
+            if is_due and run.status.is_live:
+                run.lease_until = attempts.lease_end(db, REMOTE_LEASE)
+            if beat.is_draining and run.status.is_live:
+                run_commands.drain(db, ref.run_id)
+            owned.append(_describe_owned(run, ref))
     quarantined = dict(gpu_health.list_quarantined(db))
     return HeartbeatAnswer(attempts=owned, quarantined_gpus=quarantined)
 
 
-def _extend(db: Session, worker: str, beat: Heartbeat, ref: AttemptRef) -> OwnedAttempt | None:
+def _find_owned(db: Session, worker: str, ref: AttemptRef) -> Run | None:
     run = db.get(Run, ref.run_id)
-    if run is None or (run.worker, run.attempt) != (worker, ref.attempt):
-        return None
-    if run.status.is_live:
-        run.lease_until = attempts.lease_end(db, REMOTE_LEASE)
-        if beat.is_draining:
-            run_commands.drain(db, ref.run_id)
+    is_owned = run is not None and (run.worker, run.attempt) == (worker, ref.attempt)
+    return run if is_owned else None
+
+
+def _describe_owned(run: Run, ref: AttemptRef) -> OwnedAttempt:
     command = (run.asked or RunCommand.CANCEL) if run.status is RunStatus.STOPPING else None
     return OwnedAttempt(**ref.model_dump(), command=command.value if command else None)
 

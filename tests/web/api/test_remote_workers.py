@@ -247,6 +247,27 @@ def test_beat_extends_leases_and_brings_commands(client: TestClient, engine: Eng
     assert client.get("/api/v1/health").json()["status"] == "ok"
 
 
+def test_beats_in_short_order_are_written_down_once(client: TestClient, engine: Engine) -> None:
+    submit(engine)
+    claim(client)
+    body = {**BEAT, "attempts": [{"run_id": 1, "attempt": 1}]}
+    client.post(f"{BASE}/beat", json=body)
+    lease = read(engine).lease_until
+
+    client.post(f"{BASE}/beat", json=body)
+    again = read(engine).lease_until
+    with unit_of_work(engine) as db:
+        (worker,) = workers.list_alive(db)
+        worker.beat_at -= timedelta(seconds=5)
+    client.post(f"{BASE}/beat", json=body)
+
+    later = read(engine).lease_until
+    assert again == lease
+    assert lease is not None
+    assert later is not None
+    assert later > lease
+
+
 def test_draining_worker_asks_its_runs_to_return_to_the_queue(
     client: TestClient, engine: Engine
 ) -> None:
