@@ -285,4 +285,4 @@ def test_starter_trains_on_another_machine(
         assert world.events() == other.kept.read_bytes()
         assert (run.step, run.attempt) == (30, 1)
         assert "artifacts/adapter_model.safetensors" in world.files()
-        assert run.checkpoint_step == 30
+        assert run.metrics["eval_loss"] > 0
