@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, DataError
 
 from studio.db.tables import FailingStep
 from studio.errors import StudioError
@@ -102,6 +102,8 @@ def catch_errors() -> Iterator[list[Exception]]:
 
 def is_shortage(error: Exception) -> bool:
     """Whether the machine or its database caused an error, and not the work itself."""
-    if isinstance(error, DatabaseError) or isinstance(error.__cause__, DatabaseError):
-        return True
+    for cause in (error, error.__cause__):
+        # What cannot be stored, such as a number too large for its column, cannot be later either.
+        if isinstance(cause, DatabaseError) and not isinstance(cause, DataError):
+            return True
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGE_ERRNOS
