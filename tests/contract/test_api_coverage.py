@@ -131,6 +131,7 @@ ACTIONS = {
     "/sweeps/new": "POST /sweeps",
     "/sweeps/new/prospect": "POST /sweeps/prospect",
     "/sweeps/{sweep_id}/{verb}": "POST /sweeps/{sweep_id}/pause",
+    "/settings/gpus/{gpu}/release": "POST /hardware/gpus/{gpu}/release",
     "/settings/secrets/{name}": "PUT /secrets/{name}",
     "/settings/secrets/{name}/forget": "DELETE /secrets/{name}",
     "/settings/notices/test": "POST /deliveries/test",

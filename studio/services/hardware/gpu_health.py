@@ -19,6 +19,9 @@ FAILED = "gpu_failed"
 MAX_RETRIES = 1
 """How often such a failure starts a run again. After two GPUs, the cause is in the run."""
 
+REASON = "runs failed on it that succeeded on another GPU"
+"""Why GPUs are in quarantine."""
+
 MAX_SUSPICIONS = 2
 _RECENT_ATTEMPTS = 20
 """How many of a GPU's attempts count: what failed long ago says little."""
@@ -81,8 +84,7 @@ def _count_suspicions(db: Session, gpu: str) -> int:
 
 
 def _quarantine(db: Session, gpu: str) -> None:
-    reason = "runs failed on it that succeeded on another GPU"
     row = db.get(QuarantinedGpu, gpu) or QuarantinedGpu(gpu=gpu)
     if row.released_at is not None or not row.reason:
-        row.reason, row.released_at, row.since = reason, None, datetime.now(UTC)
+        row.reason, row.released_at, row.since = REASON, None, datetime.now(UTC)
         db.add(row)

@@ -1,8 +1,9 @@
 """The settings page: hardware, storage, checks and notifications; the choice of language."""
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlmodel import Session
 
@@ -14,6 +15,7 @@ from studio.gpu_detection import Gpu
 from studio.graders.python_process import PythonPolicy, SealStatus, seal_status
 from studio.hardware import Hardware, package_versions
 from studio.services.accounts import secrets
+from studio.services.hardware import gpu_health
 from studio.services.notifications import deliveries
 from studio.services.operations import health_checks
 from studio.services.workers import workers
@@ -34,20 +36,31 @@ RECENT_MESSAGES = 10
 
 @router.get("/settings")
 def show(request: Request, db: DB, config: ConfigWithSecrets) -> Response:
+    hardware, quarantined = workers.whole_hardware(db), gpu_health.list_quarantined(db)
     return page(
         request,
         "settings/show.html",
         machine=[
-            *_machine_facts(workers.whole_hardware(db)),
+            *_machine_facts(hardware, quarantined),
             ("Prefork server", workers.read_launcher(config).summary),
             ("Python graders", _describe_graders(config.python_graders, seal_status())),
         ],
+        quarantined={
+            name: next((f"GPU {gpu.index}" for gpu in hardware.gpus if gpu.cuda_name == name), name)
+            for name in quarantined
+        },
         packages=package_versions(),
         precisions=choices.precision_options(workers.training_hardware(db)),
         places=_storage_facts(config),
         checks=list(health_checks.check_home(config)),
         **_notification_context(db, config),
     )
+
+
+@router.post("/settings/gpus/{gpu}/release")
+def release_gpu(request: Request, gpu: Annotated[str, Path(max_length=100)], db: DB) -> Response:
+    gpu_health.release(db, gpu)
+    return redirect(request, "/settings")
 
 
 @router.get("/settings/notices")
@@ -80,11 +93,15 @@ def _notification_context(db: DB, config: Settings) -> dict[str, Any]:
     }
 
 
-def _machine_facts(hardware: Hardware) -> list[tuple[str, str]]:
+def _machine_facts(hardware: Hardware, quarantined: Collection[str]) -> list[tuple[str, str]]:
+    faults = dict(hardware.gpu_faults)
+    for gpu in hardware.gpus:
+        if faults.get(gpu.index) == gpu_health.REASON and gpu.cuda_name not in quarantined:
+            faults[gpu.index] = "released, runs get it in a few seconds"
     return [
         ("Training device", "GPU" if hardware.device == "cuda" else "CPU"),
         *((f"GPU {gpu.index}", _format_gpu(gpu)) for gpu in hardware.gpus),
-        *((f"GPU {index}, not used", fault) for index, fault in hardware.gpu_faults.items()),
+        *((f"GPU {index}, not used", fault) for index, fault in faults.items()),
         ("Processor", hardware.processor),
         ("Cores", str(hardware.cores)),
         ("Memory", formatting.size(hardware.memory_bytes)),

@@ -8,12 +8,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio.db.session import unit_of_work
-from studio.db.tables import Worker
+from studio.db.session import read_session, unit_of_work
+from studio.db.tables import QuarantinedGpu, Worker
 from studio.graders.python_process import PythonPolicy, SealStatus, seal_status
 from studio.hardware import Gpu, detect, package_versions
 from studio.processes.start_time import process_start_time
 from studio.recipe.precision import PRECISIONS
+from studio.services.hardware import gpu_health
 from studio.services.operations import health_checks
 from studio.services.workers import workers
 from studio.settings import Settings
@@ -55,6 +56,41 @@ def test_gpus_of_all_kinds_are_shown_with_their_faults(client: TestClient, engin
         ("Tesla T4", "it must be reset"),
         ("A100", ""),
     ]
+
+
+@pytest.fixture
+def quarantined(engine: Engine) -> str:
+    """Put the GPU 1 of a worker in quarantine; return its UUID."""
+    gpus = [replace(MACHINES["t4"].gpus[0], index=index, uuid=f"GPU-{index}") for index in (0, 1)]
+    machine = replace(MACHINES["t4"], gpus=tuple(gpus), gpu_faults={1: gpu_health.REASON})
+    seen = workers.HARDWARE_ADAPTER.dump_python(machine, mode="json")
+    with unit_of_work(engine) as db:
+        workers.heartbeat(db, Worker(name="w", pid=1, slots=2, hardware=seen))
+        db.add(QuarantinedGpu(gpu="GPU-1", reason=gpu_health.REASON))
+    return "GPU-1"
+
+
+def test_gpu_in_quarantine_is_released(
+    client: TestClient, engine: Engine, quarantined: str
+) -> None:
+    address = f"/settings/gpus/{quarantined}/release"
+    before = facts(client)["GPU 1, not used"]
+    form = parse_page(client.get("/settings").text).one("form", action=address)
+    client.post(address)
+    with read_session(engine) as db:
+        left = gpu_health.list_quarantined(db)
+
+    assert (before, form.one("button").text) == (gpu_health.REASON, "Release GPU 1")
+    assert facts(client)["GPU 1, not used"] == "released, runs get it in a few seconds"
+    assert (left, address in client.get("/settings").text) == ({}, False)
+
+
+def test_gpu_is_released_over_the_api_once(client: TestClient, quarantined: str) -> None:
+    address = f"/api/v1/hardware/gpus/{quarantined}/release"
+    answers = [client.post(address) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [200, 404]
+    assert [gpu["uuid"] for gpu in answers[0].json()["gpus"]] == ["GPU-0", quarantined]
 
 
 def test_training_packages_are_shown(client: TestClient) -> None:

@@ -2,14 +2,14 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
 from studio.hardware import package_versions
 from studio.hardware_usage.usage import HardwareUsage
 from studio.recipe.precision import PRECISIONS
-from studio.services.hardware import usage_history, usage_problems
+from studio.services.hardware import gpu_health, usage_history, usage_problems
 from studio.services.hardware.usage_history import MachineHistory
 from studio.services.runs import runs
 from studio.services.workers import workers
@@ -75,6 +75,16 @@ def hardware(db: DB) -> HardwareOut:
     return HardwareOut.model_validate(
         facts | {"packages": package_versions(), "precisions": refusals}
     )
+
+
+@router.post("/hardware/gpus/{gpu}/release")
+def release(gpu: Annotated[str, Path(max_length=100)], db: DB) -> HardwareOut:
+    """Let runs have a GPU again that is in quarantine, by its UUID.
+
+    The worker uses it within seconds; until then, its fault is still given.
+    """
+    gpu_health.release(db, gpu)
+    return hardware(db)
 
 
 @router.get("/hardware/usage")
