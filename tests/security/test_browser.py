@@ -75,7 +75,7 @@ def test_exported_csv_cells_cannot_be_formulas(name: str, title: str) -> None:
     )
 
     # A quoted cell keeps every line break, so only the first sign of each counts.
-    rows = list(csv.reader(io.StringIO(table_export.to_csv(made), newline="")))
+    rows = list(csv.reader(io.StringIO("".join(table_export.to_csv(made)), newline="")))
     assert [row[1][0] for row in rows] == ["'", "'", "-"]
     assert float(rows[2][1]) == -1.5
 

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_
+from sqlalchemy.orm import defer
 from sqlmodel import Session, col, func, select
 
 from studio.db.summaries import MetricSummary, SavedView
@@ -134,7 +135,20 @@ def find_runs(db: Session, view: TableView, *, limit: int, after: int | None = N
     metric_keys = metric_summaries.list_keys(db)
     conditions = query_filters.build_conditions(view.query, metric_keys)
     ids = _sorted_ids(db, conditions, resolve_order(view, metric_keys), limit, after)
-    return [row.run for row in load_rows(db, ids, ())]
+    found = {run.id: run for run in db.exec(select(Run).where(col(Run.id).in_(ids)))}
+    return [found[run_id] for run_id in ids if run_id in found]
+
+
+def find_sorted_ids(db: Session, view: TableView, *, limit: int) -> list[int]:
+    """Return the ids of the runs of a view, in its order.
+
+    Raises:
+        QueryError: The query is not valid.
+
+    """
+    metric_keys = metric_summaries.list_keys(db)
+    conditions = query_filters.build_conditions(view.query, metric_keys)
+    return _sorted_ids(db, conditions, resolve_order(view, metric_keys), limit, None)
 
 
 def count_runs(db: Session, query: str) -> int:
@@ -187,9 +201,15 @@ def resolve_order(view: TableView, metric_keys: Collection[str]) -> SortOrder:
     return SortOrder(field=field, is_descending=view.sort.startswith("-"))
 
 
+_WIDE: tuple[Any, ...] = (Run.resolved, Run.estimate)
+_WITHOUT_WIDE = tuple(map(defer, _WIDE))
+"""No column of the table shows them; they are read on access."""
+
+
 def load_rows(db: Session, run_ids: Sequence[int], columns: Sequence[Field]) -> list[TableRow]:
     """Return table rows for runs, in the order of these ids."""
-    runs = {run.id: run for run in db.exec(select(Run).where(col(Run.id).in_(run_ids)))}
+    query = select(Run).where(col(Run.id).in_(run_ids)).options(*_WITHOUT_WIDE)
+    runs = {run.id: run for run in db.exec(query)}
     summaries = metric_summaries.load_by_run(db, run_ids, {one.key for one in columns})
     return [
         TableRow(run=runs[one], summaries=summaries.get(one, {})) for one in run_ids if one in runs

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from jinja2 import (
     Environment,
     FileSystemBytecodeCache,
@@ -138,8 +138,11 @@ def plain_file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:60].strip("-")
 
 
-def attachment_response(content: str | bytes, name: str, kind: str) -> Response:
+def attachment_response(content: str | bytes | Iterator[str], name: str, kind: str) -> Response:
+    """Send a file to download; parts of a text are sent as they come."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    if isinstance(content, Iterator):
+        return StreamingResponse(content, media_type=kind, headers=headers)
     return Response(content, media_type=kind, headers=headers)
 
 

@@ -189,14 +189,14 @@ TableParams = Annotated[TableQuery, Query()]
 
 
 @router.get("/runs.{form}")
-def export(form: str, db: DB, asked: TableParams) -> Response:
+def export(request: Request, form: str, db: DB, asked: TableParams) -> Response:
     """Download the table as it is shown, with all its pages."""
     if form not in table_export.FORMATS:
         raise NotFoundError(f"There is no format named {form}.", hint="Use csv, json, md or tex.")
     writer, media_type = table_export.FORMATS[form]
     view = asked.to_view
     view = replace(view, query=shown.effective_query(view.query))
-    content = writer(table_export.load_table(db, view))
+    content = writer(table_export.load_table(db, request.app.state.engine, view))
     return attachment_response(content, f"runs.{form}", media_type)
 
 

@@ -3,16 +3,23 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from sqlalchemy import Engine
 from sqlmodel import Session
 
+from studio.db.session import read_session
+from studio.services.metrics import metric_summaries
 from studio.services.search import run_table
 from studio.services.search.query_fields import Field
 from studio.services.search.run_table import MAX_EXPORTED, TableView
 from studio.web.runs import run_table as shown
+
+CHUNK = 500
+"""How many runs are loaded at a time."""
 
 _LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -32,12 +39,13 @@ class TableData:
     names: Sequence[str]
     titles: Sequence[str]
     numeric: Sequence[bool]
-    values: Sequence[Sequence[Any]]
-    formatted: Sequence[Sequence[str]]
-    """The values as the page shows them."""
+    values: Iterable[Sequence[Any]]
+    """Of runs, values are loaded while they are read, once."""
+    formatted: Iterable[Sequence[str]]
+    """The values as the page shows them, to be read instead."""
 
 
-def load_table(db: Session, view: TableView) -> TableData:
+def load_table(db: Session, engine: Engine, view: TableView) -> TableData:
     """Load everything that a view shows, from all its pages.
 
     Raises:
@@ -45,26 +53,34 @@ def load_table(db: Session, view: TableView) -> TableData:
 
     """
     grouped = run_table.group_runs(db, view)
-    return _group_table(grouped) if grouped else _run_table(db, view)
+    return _group_table(grouped) if grouped else _run_table(db, engine, view)
 
 
-def _run_table(db: Session, view: TableView) -> TableData:
-    table_page = run_table.load_page(db, view, limit=MAX_EXPORTED)
-    columns = table_page.columns
-    values = [[line.value(column) for column in columns] for line in table_page.lines]
-    ids = [line.run.id for line in table_page.lines]
+def _run_table(db: Session, engine: Engine, view: TableView) -> TableData:
+    ids = run_table.find_sorted_ids(db, view, limit=MAX_EXPORTED)
+    columns = run_table.resolve_columns(view, metric_summaries.list_keys(db))
+    rows = _read_rows(engine, ids, columns)
     return TableData(
         names=["id", *(column.name for column in columns)],
         titles=["Run", *map(shown.column_title, columns)],
         numeric=[True, *map(shown.is_numeric, columns)],
-        values=[
-            [run_id, *map(shown.raw_value, row)] for run_id, row in zip(ids, values, strict=True)
-        ],
-        formatted=[
+        values=([run_id, *map(shown.raw_value, row)] for run_id, row in rows),
+        formatted=(
             [f"#{run_id}", *(shown.format_value(*pair) for pair in zip(columns, row, strict=True))]
-            for run_id, row in zip(ids, values, strict=True)
-        ],
+            for run_id, row in rows
+        ),
     )
+
+
+def _read_rows(
+    engine: Engine, ids: Sequence[int], columns: Sequence[Field]
+) -> Iterator[tuple[int | None, list[Any]]]:
+    """Read the values of runs, some at a time; those deleted meanwhile are left out."""
+    for start in range(0, len(ids), CHUNK):
+        with read_session(engine) as db:
+            lines = run_table.load_rows(db, ids[start : start + CHUNK], columns)
+            rows = [(line.run.id, [line.value(column) for column in columns]) for line in lines]
+        yield from rows
 
 
 def _group_table(grouped: run_table.GroupedRuns) -> TableData:
@@ -95,12 +111,16 @@ def _spread_parts(group: run_table.RunGroup, numbers: Sequence[Field]) -> list[A
     ]
 
 
-def to_csv(made: TableData) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(map(_csv_cell, made.names))
-    writer.writerows([_csv_cell(value) for value in row] for row in made.values)
-    return file.getvalue()
+def to_csv(made: TableData) -> Iterator[str]:
+    """Write the table in parts, while it is loaded."""
+    rows = iter(made.values)
+    part: list[Sequence[Any]] = [made.names]
+    while part:
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerows([_csv_cell(value) for value in row] for row in part)
+        yield file.getvalue()
+        part = list(islice(rows, CHUNK))
 
 
 def to_json(made: TableData) -> str:
@@ -125,7 +145,7 @@ def to_latex(made: TableData) -> str:
     return "\n".join((rf"\begin{{tabular}}{{{form}}}", *lines, r"\end{tabular}", ""))
 
 
-FORMATS: dict[str, tuple[Callable[[TableData], str], str]] = {
+FORMATS: dict[str, tuple[Callable[[TableData], str | Iterator[str]], str]] = {
     "csv": (to_csv, "text/csv; charset=utf-8"),
     "json": (to_json, "application/json"),
     "md": (to_markdown, "text/markdown; charset=utf-8"),
