@@ -96,9 +96,14 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     yield begin
     for loop in loops:
         stop_processes(loop)
-        for handle, child in loop.launcher._children.items():
-            LocalLauncher.kill(loop.launcher, handle)
+        for handle, child in launcher_of(loop)._children.items():
+            LocalLauncher.kill(launcher_of(loop), handle)
             _ = child.child and child.child.wait()
+
+
+def launcher_of(loop: WorkerLoop) -> LocalLauncher:
+    assert isinstance(loop.launcher, LocalLauncher)
+    return loop.launcher
 
 
 def submit(engine: Engine, *names: str) -> None:
@@ -192,10 +197,10 @@ def test_run_with_broken_files_fails_and_other_runs_continue(
         with unit_of_work(engine) as db:
             run_commands.pause(db, 1)
     if "restarted" in when:
-        children = loop.launcher._children
+        children = launcher_of(loop)._children
         loop.monitored.clear()
         loop = start()
-        loop.launcher._children = children
+        launcher_of(loop)._children = children
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     run = run_of(loop, 1)
@@ -264,7 +269,7 @@ def test_unadoptable_run_fails_and_others_are_adopted(engine: Engine, start: Sta
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     assert run_of(loop, 1).error_code == "not_followed"
-    assert LocalLauncher.poll(first.launcher, run_of(loop, 2).handle) is None
+    assert LocalLauncher.poll(launcher_of(first), run_of(loop, 2).handle) is None
     finish(loop, 2)
 
 
@@ -290,7 +295,7 @@ def test_worker_failure_is_reported_until_resolved(engine: Engine, start: Start)
             return workers.list_failures(db)
 
     tick_until(
-        loop, lambda: told() == ["The worker cannot manage its prefork server (RuntimeError)"]
+        loop, lambda: told() == ["The worker cannot reach what starts its runs (RuntimeError)"]
     )
     loop.launcher.fails_in = ""  # type: ignore[attr-defined] # of `Faulty`
     tick_until(loop, lambda: told() == [])

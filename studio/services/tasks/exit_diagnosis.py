@@ -20,7 +20,9 @@ class ProcessExit:
     """Whether the worker ended it because it had reported nothing for too long."""
     rebooted: bool = False
     silent: bool = False
-    """Whether its worker, on another machine, has sent nothing for too long."""
+    """Whether its machine, which is not the studio's, has shown no sign of life for too long."""
+    cluster: str = ""
+    """What the cluster said of its end, if the process itself did not report it."""
     disk_full: bool = False
     """Whether the disk that holds its folder is full."""
     last_line: str = ""
@@ -61,6 +63,8 @@ def diagnose(process_exit: ProcessExit, work: str, where: str = "") -> ExitCause
         else _by_last_line(process_exit, work)
     ):
         return cause
+    if process_exit.cluster:
+        return _ended_by_cluster(process_exit.cluster)
     if process_exit.exit_code is None:
         return _unobserved(work)
     if process_exit.exit_code < 0 and -process_exit.exit_code not in _CRASHES:
@@ -129,7 +133,7 @@ _REBOOT = ExitCause(
 )
 _SILENT = ExitCause(
     code="lost_worker",
-    message="The worker that trained the run on another machine stopped responding.",
+    message="The machine that trained the run no longer answers.",
     hint="Check that machine and its network. Retry: it resumes from its newest checkpoint.",
     is_transient=True,
 )
@@ -173,6 +177,15 @@ def _unobserved(work: str) -> ExitCause:
         message=f"The {work} process ended after its worker did, so there is no record of how it "
         "ended.",
         hint=f"Try again{': it resumes from its newest checkpoint' * (work == TRAINING)}.",
+        is_transient=True,
+    )
+
+
+def _ended_by_cluster(reason: str) -> ExitCause:
+    return ExitCause(
+        code="lost_worker",
+        message=f"The cluster ended the training job. {reason}",
+        hint="Ask your operator why, then retry: it resumes from its newest checkpoint.",
         is_transient=True,
     )
 

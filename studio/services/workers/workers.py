@@ -137,7 +137,7 @@ STEP_FAILURES = {
     "follow": "The worker cannot monitor running processes",
     "heartbeat": "The worker cannot send its heartbeat",
     "kill": "The worker cannot kill the process of a run",
-    "launcher": "The worker cannot manage its prefork server",
+    "launcher": "The worker cannot reach what starts its runs",
     "leave": "The worker cannot shut down cleanly",
     "messages": "The worker cannot send notifications",
     "rest": "The worker cannot watch the database",
@@ -147,6 +147,7 @@ STEP_FAILURES = {
     "tidy": "The worker cannot clean up finished tasks",
     "trackers": "The worker cannot send runs to trackers",
     "trash": "The worker cannot empty the trash",
+    "waits": "The worker cannot record what runs wait for",
 }
 """The steps of the worker's loop, by name, and what is wrong while one fails."""
 

@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 0.1
 """How often new events are looked for."""
 
+_END_FACTS = AttemptEnd.model_fields.keys()
 _LAST_LINE_CHARACTERS = 2000
 _COPIES = "sent"
 
@@ -262,8 +263,9 @@ class Courier:
                 offset = answer.offset
 
     def _end(self, ended: ProcessExit) -> None:
-        facts = asdict(ended) | {"last_line": ended.last_line[:_LAST_LINE_CHARACTERS]}
-        facts.pop("silent")
+        # The other facts are known to the studio, or to a cluster, alone.
+        facts = {name: fact for name, fact in asdict(ended).items() if name in _END_FACTS}
+        facts["last_line"] = ended.last_line[:_LAST_LINE_CHARACTERS]
         answer = self.connection.end(
             self.attempt.ref, AttemptEnd(**facts, failure=self.attempt.failure)
         )
