@@ -3,19 +3,24 @@
 import logging
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from sqlalchemy import Engine
+
 from studio import files
+from studio.db.session import unit_of_work
 from studio.db.states import RunCommand
+from studio.errors import NotFoundError
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir, WorkDir
-from studio.services.runs import artifacts
-from studio.services.runs.attempts import AttemptOwner
+from studio.services.runs import artifacts, attempts
+from studio.services.runs.attempts import AttemptOwner, LeaseLostError
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
-from studio.worker.processes.launcher import LocalLauncher
+from studio.worker.launchers.protocol import Launcher
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +45,14 @@ class MonitoredAttempt:
     """How many ticks it has been killed for."""
     stored_at: float = 0.0
     """When its events were last stored, or could not be."""
+    waits_for: str | None = None
+    """What it was last seen to wait for before it starts."""
     _requested: RunCommand | None = None
     _requested_at: float = 0.0
     _size: int = -1
     _last_output_at: float = field(default_factory=time.monotonic)
 
-    def request(self, command: RunCommand, launcher: LocalLauncher, settings: Settings) -> None:
+    def request(self, command: RunCommand, launcher: Launcher, settings: Settings) -> None:
         """Send each request once; kill the attempt when its grace period is over."""
         now = time.monotonic()
         if command is not self._requested:
@@ -63,10 +70,10 @@ class MonitoredAttempt:
         """Add what the attempt's folder and its log's last lines reveal about how it ended."""
         return replace(add_exit_evidence(self.folder, end), hung=self.is_hung)
 
-    def check_hang(self, launcher: LocalLauncher, limit: float) -> None:
+    def check_hang(self, launcher: Launcher, limit: float) -> None:
         """Kill an attempt without output for too long, after dumping its stacks to its log."""
         now, size = time.monotonic(), _output_bytes(self.folder)
-        if size != self._size:
+        if size != self._size or launcher.waits_for(self.handle) is not None:
             self._size, self._last_output_at = size, now
         elif now - self._last_output_at > limit + STACK_DUMP_SECONDS:
             launcher.kill(self.handle)
@@ -74,6 +81,18 @@ class MonitoredAttempt:
             self.is_hung = True
             log.warning("run_hung", extra={"folder": str(self.folder.root)})
             launcher.dump_stacks(self.handle)
+
+
+def record_waits(
+    engine: Engine, launcher: Launcher, monitored: Mapping[int, MonitoredAttempt]
+) -> None:
+    """Note in the rows of runs what each waits for before it starts, if that has changed."""
+    for run_id, attempt in monitored.items():
+        reason = launcher.waits_for(attempt.handle)
+        if reason is not None and reason != attempt.waits_for:
+            with suppress(NotFoundError, LeaseLostError), unit_of_work(engine) as db:
+                attempts.require_owned(db, run_id, attempt.owner).phase = f"waiting: {reason}"
+        attempt.waits_for = reason
 
 
 def has_new_events(folder: WorkDir, offset: int) -> bool:

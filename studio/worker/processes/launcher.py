@@ -117,6 +117,10 @@ class LocalLauncher:
             return None
         return self._ends.setdefault(handle, self._end(handle, pid))
 
+    def waits_for(self, handle: str) -> str | None:  # noqa: ARG002 -- a process starts at once
+        """Return None: attempts wait for nothing before they start."""
+        return None
+
     def stop(self, handle: str) -> None:
         """Ask the attempt to stop. Repeated calls, and calls for ended attempts, do nothing."""
         self._process(handle).terminate()

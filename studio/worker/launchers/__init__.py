@@ -1,0 +1,1 @@
+"""What starts the attempts of runs: this machine, Slurm or Ray."""
