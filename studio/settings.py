@@ -33,6 +33,30 @@ class Settings(BaseSettings):
     """How many runs may train at once; by default one per GPU, or one. A run trains on one GPU
     however many slots it takes; runs beyond the number of GPUs share the first GPU."""
 
+    launcher: Literal["local", "slurm", "ray"] = "local"
+    """Where runs train: on the worker's machine (`local`), or as jobs of a Slurm or Ray cluster
+    whose machines see the home under the same path. There, `slots` is how many runs are given to
+    the cluster at once, 4 by default."""
+
+    job_gpus: int = Field(default=1, ge=0)
+    """How many GPUs the cluster is asked for with each run; 0 for runs on processors."""
+
+    job_python: str = ""
+    """The Python of the cluster's machines, with the studio installed; by default, the path of the
+    worker's own."""
+
+    slurm_options: str = ""
+    """More options for sbatch, such as --partition=gpu --time=2-0 --cpus-per-task=8."""
+
+    ray_address: str = ""
+    """The dashboard of the Ray cluster, such as http://ray-head:8265."""
+
+    ray_token: SecretStr = SecretStr("")
+    """The token of the Ray cluster, which lets its owner run any code there."""
+
+    ray_options: str = ""
+    """More fields for jobs of Ray as JSON, such as {"entrypoint_resources": {"H100": 1}}."""
+
     stop_grace_seconds: float = 60
     """How long a cancelled run may take to save and exit before it is killed."""
 
@@ -336,7 +360,7 @@ def _variable_name(name: str) -> str:
     return f"STUDIO_{name.upper()}"
 
 
-_OPERATORS_SECRETS = ("database", "secret_key")
+_OPERATORS_SECRETS = ("database", "secret_key", "ray_token")
 """What gives access to the other secrets, and so is not stored among them."""
 
 SECRETS = tuple(

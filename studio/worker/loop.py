@@ -35,14 +35,15 @@ from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.trackers import trackers
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker.attempt_monitor import MonitoredAttempt
+from studio.worker.attempt_monitor import MonitoredAttempt, record_waits
 from studio.worker.fault_isolation import FaultIsolation, catch_errors, is_shortage
 from studio.worker.gpus import MachineGpus
 from studio.worker.hardware_sampler import HardwareSampler
+from studio.worker.launchers.choice import choose
+from studio.worker.launchers.protocol import Launcher
 from studio.worker.notifications import NotificationSender
-from studio.worker.processes import cgroups, run_dir_setup
-from studio.worker.processes.launcher import LaunchSpec, LocalLauncher
-from studio.worker.processes.prefork_client import PreforkClient
+from studio.worker.processes import run_dir_setup
+from studio.worker.processes.launcher import LaunchSpec
 from studio.worker.run_monitor import RunMonitor, subject_of
 from studio.worker.serving.endpoints import EndpointProcesses
 from studio.worker.serving.pinned_models import PinnedModels
@@ -73,7 +74,7 @@ def _worker_name() -> str:
 class WorkerLoop:
     engine: Engine
     settings: Settings
-    launcher: LocalLauncher
+    launcher: Launcher
     hardware: Hardware = field(default_factory=detect)
     commands: TaskCommands = field(default_factory=TaskCommands)
     name: str = field(default_factory=_worker_name)
@@ -113,13 +114,8 @@ class WorkerLoop:
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "WorkerLoop":
-        launcher = LocalLauncher(
-            wanted_slots=settings.slots,
-            cgroups=cgroups.find_parent(),
-            prefork=PreforkClient(settings),
-            memory_limit=settings.run_memory_bytes,
-        )
-        return cls(engine, settings, launcher)
+        """Make a worker with the launcher of the settings, which may raise a StudioError."""
+        return cls(engine, settings, choose(settings))
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; then leave runs to the next worker, or drain them."""
@@ -216,6 +212,8 @@ class WorkerLoop:
         step = self.isolation.step
         if self._is_heartbeat_due():
             self._heartbeat()
+        with step("waits"):
+            record_waits(self.engine, self.launcher, self.monitored)
         with step("launcher"):
             self.launcher.tick()
         if is_idle:

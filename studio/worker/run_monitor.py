@@ -22,7 +22,7 @@ from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 from studio.worker.attempt_monitor import MonitoredAttempt, has_new_events
 from studio.worker.fault_isolation import FaultIsolation, catch_errors
-from studio.worker.processes.launcher import LocalLauncher
+from studio.worker.launchers.protocol import Launcher
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class _DueAttempt:
 @dataclass(slots=True)
 class RunMonitor:
     engine: Engine
-    launcher: LocalLauncher
+    launcher: Launcher
     isolation: FaultIsolation
     monitored: dict[int, MonitoredAttempt] = field(default_factory=dict)
     _left: frozenset[int] = frozenset()

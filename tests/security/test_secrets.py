@@ -75,7 +75,7 @@ def test_tracebacks_contain_no_secret() -> None:
     assert "verysecret1" not in logs._TerminalFormatter().format(record)
 
 
-ALL = (*SECRETS, "database", "secret_key")
+ALL = (*SECRETS, "database", "secret_key", "ray_token")
 
 
 def secret_ones() -> Settings:

@@ -20,6 +20,7 @@ from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import artifacts, attempts, run_commands, runs
 from studio.settings import Settings
+from studio.worker.launchers.protocol import Launcher
 from studio.worker.loop import WorkerLoop
 from studio.worker.processes import process
 from studio.worker.processes.launcher import LocalLauncher
@@ -53,7 +54,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
             gone(launcher, handle)
 
 
-def gone(launcher: LocalLauncher, handle: str) -> None:
+def gone(launcher: Launcher, handle: str) -> None:
     """Wait until a process has ended."""
     waiting.wait_until(lambda: launcher.poll(handle) is not None)
 

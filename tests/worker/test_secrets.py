@@ -50,6 +50,7 @@ def loop(
     )
     made.adopt(alone=True)
     yield made
+    assert isinstance(made.launcher, LocalLauncher)
     for handle in made.launcher._children:
         made.launcher.kill(handle)
         wait_until(partial(is_gone, made, handle))

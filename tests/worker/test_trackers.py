@@ -47,6 +47,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     yield begin
     for loop in loops:
         stop_processes(loop)
+        assert isinstance(loop.launcher, LocalLauncher)
         end_runs(loop.launcher)
 
 
