@@ -19,6 +19,7 @@ from pathlib import Path
 
 from studio.errors import ConflictError, InvalidError
 from studio.services.tasks.exit_diagnosis import ProcessExit
+from studio.worker.fault_isolation import catch_errors
 from studio.worker.launchers.jobs.engine import (
     Engine,
     EngineAwayError,
@@ -35,6 +36,10 @@ log = logging.getLogger(__name__)
 NODE = "studio.worker.launchers.jobs.node"
 DEFAULT_SLOTS = 4
 """How many runs are given to the engine at once, which queues by itself."""
+
+
+_CLOSE_SECONDS = 5.0
+"""How long a question to the engine may hold the worker's end up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,7 @@ class JobLauncher:
         self._closed.set()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_SECONDS)
 
     def submit(self, spec: LaunchSpec) -> str:
         job = self._job(spec)
@@ -220,18 +225,26 @@ class JobLauncher:
         pause = self.timing.poll
         while not self._closed.is_set():
             self._wake.clear()
-            try:
+            with catch_errors() as errors:
                 self._exchange()
-            except EngineAwayError as error:
-                if self.away is None:
-                    log.warning("engine_away", extra={"reason": error.message})
-                self.away, pause = error, min(pause * 2, self.timing.longest_poll)
+            if errors:
+                self._note_away(errors[0])
+                pause = min(pause * 2, self.timing.longest_poll)
                 self._closed.wait(pause)
-            else:
-                if self.away is not None:
-                    log.info("engine_back")
-                self.away, pause = None, self.timing.poll
-                self._wake.wait(pause if self._jobs else None)
+                continue
+            if self.away is not None:
+                log.info("engine_back")
+            self.away, pause = None, self.timing.poll
+            self._wake.wait(pause if self._jobs else None)
+
+    def _note_away(self, error: Exception) -> None:
+        """Note that nothing is known of jobs; an answer that makes no sense is none."""
+        if not isinstance(error, EngineAwayError):
+            log.error("engine_not_understood", exc_info=error)
+            error = EngineAwayError(f"{self.engine.title} does not answer as expected.")
+        if self.away is None:
+            log.warning("engine_away", extra={"reason": error.message})
+        self.away = error
 
     def _exchange(self) -> None:
         """Submit and cancel what is due, and ask how all jobs are."""
