@@ -1,4 +1,4 @@
-"""A whole studio whose runs train on Slurm; it is killed while they do, and finds them again."""
+"""A studio whose runs train on a cluster; it is killed while they do, and finds them again."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from studio.protocols.run_dir import RunDir
-from tests.support import slurm_cluster
+from tests.support import ray_cluster, slurm_cluster
 from tests.support.live_studio import (
     Studio,
     get_run,
@@ -21,6 +21,7 @@ from tests.support.slurm_cluster import SlurmCluster
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+on_slurm = pytest.mark.usefixtures("_train_on_slurm")
 
 __all__ = ["make_studio", "starter_home"]
 
@@ -35,7 +36,7 @@ def slurm() -> Iterator[SlurmCluster]:
         yield cluster
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _train_on_slurm(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slurm.config.exists()
     monkeypatch.setenv("STUDIO_LAUNCHER", "slurm")
@@ -64,6 +65,7 @@ def kinds(studio: Studio, run: int) -> list[str]:
     return [event.kind for event in events.read(0)[0]] if events.path.exists() else []
 
 
+@on_slurm
 @pytest.mark.usefixtures("played")
 def test_killed_studio_adopts_its_jobs(
     slurm: SlurmCluster, make_studio: Callable[[], Studio]
@@ -85,6 +87,7 @@ def test_killed_studio_adopts_its_jobs(
     assert len([name for name in jobs(slurm) if name.endswith(f"-{run}-1")]) == 1
 
 
+@on_slurm
 @pytest.mark.usefixtures("played")
 def test_studio_outlasts_a_controller_that_is_away(
     slurm: SlurmCluster, make_studio: Callable[[], Studio]
@@ -104,6 +107,7 @@ def test_studio_outlasts_a_controller_that_is_away(
     wait_until(lambda: "cannot reach" not in studio.api.get("/health").text)
 
 
+@on_slurm
 def test_real_training_goes_on_while_its_studio_is_dead(
     slurm: SlurmCluster, make_studio: Callable[[], Studio]
 ) -> None:
@@ -125,6 +129,7 @@ def test_real_training_goes_on_while_its_studio_is_dead(
     assert kinds(studio, run).count("started") == 1
 
 
+@on_slurm
 def test_cancelled_while_it_waits(
     slurm: SlurmCluster, make_studio: Callable[[], Studio], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,3 +143,23 @@ def test_cancelled_while_it_waits(
     assert kinds(studio, run) == []
     states = slurm.ask("squeue", "--noheader", "--states=all", "--format=%j %T")
     assert any(line.split()[1] == "CANCELLED" for line in states.splitlines())
+
+
+def test_real_training_on_ray(
+    make_studio: Callable[[], Studio], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why := ray_cluster.missing_reason():
+        pytest.skip(why)
+    with ray_cluster.run_cluster() as ray:
+        monkeypatch.setenv("STUDIO_LAUNCHER", "ray")
+        monkeypatch.setenv("STUDIO_RAY_ADDRESS", ray.url)
+        monkeypatch.setenv("STUDIO_RAY_TOKEN", ray.token)
+        monkeypatch.setenv("STUDIO_JOB_GPUS", "0")
+        studio = make_studio()
+        run = submit_run(studio)
+        wait_until(lambda: get_run(studio, run)["status"] in {"succeeded", "failed"})
+        told = get_run(studio, run)
+        log = (studio.home / "studio.log").read_text()
+
+    assert (told["status"], told["attempt"], told["step"]) == ("succeeded", 1, 30)
+    assert ray.token not in log
