@@ -1,7 +1,8 @@
 """The files by which a worker and the job of an attempt speak: on a disk that both see.
 
 The files exist before the job starts and are overwritten in place, at a fixed size: a network file
-system shows a changed file to whoever opens it, while new names may stay unseen for a minute.
+system shows a changed file to each process that opens it, while a new name may stay unseen for a
+minute.
 """
 
 import json

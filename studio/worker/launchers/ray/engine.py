@@ -43,7 +43,7 @@ class RayEngine:
     options: Mapping[str, Any] = field(default_factory=dict)
     """The operator's own fields of a job."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of jobs. Whoever can reach Ray can read them."""
+    """Variables of jobs, which everyone who can reach Ray can read."""
     title: str = "Ray"
 
     def check(self) -> None:
