@@ -1,6 +1,7 @@
 """What pages offer: to each person only what the door would let them do."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from studio.db.owners import Actor, acting_as
 from studio.db.session import unit_of_work
 from studio.db.states import EndpointState, RunStatus, SweepStatus, TaskStatus
 from studio.db.summaries import SavedComparison, SavedView
-from studio.db.tables import DatasetVersion, Model, Run, Study, Sweep, Worker
+from studio.db.tables import DatasetVersion, Model, QuarantinedGpu, Run, Study, Sweep, Worker
 from studio.db.tasks import Export, LoadedModel, Task
 from studio.db.trackers import TrackedRun
 from studio.graders.schema import parse_grader
@@ -38,16 +39,18 @@ from studio.services.feedback import feedback
 from studio.services.feedback.feedback import NewFeedback
 from studio.services.graders import trials
 from studio.services.graders.trials import TrialRequest
+from studio.services.hardware import gpu_health
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.services.tasks import tasks
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.auth.route_table import RouteTable
 from studio.web.middleware.auth_middleware import AuthMiddleware
 from studio.web.middleware.request_metrics import RequestMetrics, RequestMetricsMiddleware
 from tests.fakes.exporter import MEASURED
 from tests.support import evaluated_runs, pages
-from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
+from tests.support.factories import MACHINES, make_finished_run, make_recipe, make_run, make_running
 from tests.support.page_reader import Node, parse_page
 from tests.support.template_homes import TemplateHome
 from tests.support.visitors import Visitors, make_visitors
@@ -135,12 +138,23 @@ def fill(db: Session, settings: Settings) -> None:
     asked: list[Turn] = [make_turn("user", "Q?")]
     feedback.add(db, NewFeedback(prompt=asked, answer="A", said_in="chat", run_id=4))
     _add_tasks(db, settings)
-    db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
+    _add_worker(db)
     db.add(LoadedModel(worker="w", model="starter"))
     experiments.create(db, "bare", make_recipe())
     pages.add_scored_answers(settings.runs, make_finished_run(db, "learner", method="grpo"))
     db.add(Model(name="far", kind="hub", location="org/far"))
     _export(db, settings)
+
+
+def _add_worker(db: Session) -> None:
+    """Add a worker whose second GPU is in quarantine."""
+    (gpu,) = MACHINES["t4"].gpus
+    gpus = [replace(gpu, index=i, uuid=f"GPU-{i}", capability=(8, 0)) for i in (0, 1)]
+    machine = replace(MACHINES["t4"], gpus=tuple(gpus), gpu_faults={1: gpu_health.REASON})
+    seen = workers.HARDWARE_ADAPTER.dump_python(machine, mode="json")
+    beat_at = now() + timedelta(hours=1)
+    db.add(Worker(name="w", pid=1, slots=2, beat_at=beat_at, hardware=seen))
+    db.add(QuarantinedGpu(gpu="GPU-1", reason=gpu_health.REASON))
 
 
 def _add_tasks(db: Session, settings: Settings) -> None:
