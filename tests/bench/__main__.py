@@ -29,6 +29,7 @@ from tests.bench import (
     run_start,
     run_table,
     several_askers,
+    silent_tracker,
     startup,
     training,
 )
@@ -49,6 +50,7 @@ PARTS = (
     run_start,
     journeys,
     several_askers,
+    silent_tracker,
     evaluation,
     training,
     estimate_accuracy,
